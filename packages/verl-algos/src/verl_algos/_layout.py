@@ -1,0 +1,133 @@
+"""The two layouts of token columns behind one interface: padded (B, T), and packed (T,) with cu_seqlens (N+1,)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which tokens are valid and to which sequence each belongs.
+
+    Values at tokens that are not valid are selected away before any arithmetic, never multiplied by 0, so that NaN
+    or inf there reaches neither a result nor a gradient.
+    """
+
+    mask: Tensor
+    """Bool, in the shape of the token columns: (B, T) or (T,)."""
+    cu_seqlens: Tensor | None
+    """int64 (N+1,): sequence i is tokens ``cu_seqlens[i]:cu_seqlens[i+1]``; None for the padded layout."""
+
+    @classmethod
+    def of(cls, mask: Tensor | None, cu_seqlens: Tensor | None, **columns: Tensor) -> "Layout":
+        """Check that `columns` (at least one), `mask` and `cu_seqlens` fit together; without a mask every token is
+        valid.
+
+        The content of `cu_seqlens` is checked on a CPU only: on an accelerator reading it would wait for the device.
+        """
+        name, first = next(iter(columns.items()))
+        for other, column in columns.items():
+            if column.shape != first.shape:
+                raise ValueError(
+                    f"{other} has shape {tuple(column.shape)} but {name} has {tuple(first.shape)}: "
+                    "all token columns of one call must have the same shape."
+                )
+        if mask is None:
+            mask = torch.ones_like(first, dtype=torch.bool)
+        elif mask.shape != first.shape:
+            raise ValueError(
+                f"mask has shape {tuple(mask.shape)} but {name} has {tuple(first.shape)}: "
+                "a mask says for every token whether it is valid, nothing is broadcast."
+            )
+        if first.dim() == 1:
+            if cu_seqlens is None:
+                raise ValueError(
+                    f"{name} is packed, shape {tuple(first.shape)}, but cu_seqlens is missing: "
+                    "pass the (N+1,) sequence offsets, or a padded (B, T) tensor."
+                )
+            cu_seqlens = _checked_cu_seqlens(cu_seqlens, first.shape[0]).to(first.device)
+        elif first.dim() != 2:
+            raise ValueError(f"{name} has shape {tuple(first.shape)}: token columns are padded (B, T) or packed (T,).")
+        elif cu_seqlens is not None:
+            raise ValueError(
+                f"cu_seqlens was given but {name} is padded, shape {tuple(first.shape)}: "
+                "cu_seqlens belongs to packed (T,) columns."
+            )
+        return cls(mask.bool(), cu_seqlens)
+
+    @property
+    def num_sequences(self) -> int:
+        """N of the packed layout, B of the padded one."""
+        return self.mask.shape[0] if self.cu_seqlens is None else self.cu_seqlens.shape[0] - 1
+
+    def select(self, column: Tensor) -> Tensor:
+        """`column` with exactly 0 at tokens that are not valid; the gradient there is exactly 0 too."""
+        return torch.where(self.mask, column, 0)
+
+    def counts(self) -> Tensor:
+        """Valid tokens of each sequence, int64 (N,)."""
+        if self.cu_seqlens is None:
+            return self.mask.sum(dim=1)
+        before = torch.nn.functional.pad(self.mask.cumsum(0, dtype=torch.int32), (1, 0))
+        return before[self.cu_seqlens].diff().long()
+
+    def sums(self, column: Tensor) -> Tensor:
+        """Sum over the valid tokens of each sequence, float64 (N,), so that it is the same in both layouts."""
+        selected = self.select(column).double()
+        if self.cu_seqlens is None:
+            return selected.sum(dim=1)
+        return torch.segment_reduce(selected, "sum", offsets=self.cu_seqlens, axis=0)
+
+    def spread(self, per_sequence: Tensor) -> Tensor:
+        """Write each sequence's number (N,) to its valid tokens, 0 elsewhere."""
+        if self.cu_seqlens is None:
+            return torch.where(self.mask, per_sequence.unsqueeze(1), 0)
+        return self.select(per_sequence.repeat_interleave(self.cu_seqlens.diff(), output_size=self.mask.shape[0]))
+
+    def compact(self, column: Tensor) -> Tensor:
+        """The valid tokens alone, (M,), sequence after sequence."""
+        return column[self.mask]
+
+    def restore(self, compact: Tensor) -> Tensor:
+        """Put numbers of the valid tokens (M,) back into the shape of the token columns, 0 elsewhere."""
+        return torch.zeros_like(self.mask, dtype=compact.dtype).masked_scatter(self.mask, compact)
+
+    def remaining(self) -> Tensor:
+        """For each valid token the number of valid tokens from it to the end of its sequence, int32 (M,)."""
+        counts = self.counts()
+        ends = counts.cumsum(0)
+        total = int(ends[-1]) if len(ends) else 0
+        ends_of_tokens = ends.int().repeat_interleave(counts, output_size=total)
+        return ends_of_tokens - torch.arange(total, dtype=torch.int32, device=ends.device)
+
+
+def at_least_float32(column: Tensor) -> Tensor:
+    """Half-precision columns as float32, others unchanged: differences of log-probs need more than 8 bits."""
+    return column.to(torch.promote_types(column.dtype, torch.float32))
+
+
+def check_sequence_column(name: str, column: Tensor, layout: Layout) -> None:
+    """Raise ValueError unless `column` holds one number per sequence, shape (N,)."""
+    if column.shape != (layout.num_sequences,):
+        raise ValueError(
+            f"{name} has shape {tuple(column.shape)} but there are {layout.num_sequences} sequences: "
+            f"it needs one number per sequence, shape ({layout.num_sequences},)."
+        )
+
+
+def _checked_cu_seqlens(cu_seqlens: Tensor, num_tokens: int) -> Tensor:
+    if cu_seqlens.dim() != 1 or len(cu_seqlens) == 0 or cu_seqlens.is_floating_point() or cu_seqlens.is_complex():
+        raise ValueError(
+            f"cu_seqlens has shape {tuple(cu_seqlens.shape)} and dtype {cu_seqlens.dtype}: "
+            "it is an integer vector (N+1,) of sequence offsets that starts with 0."
+        )
+    cu_seqlens = cu_seqlens.long()
+    if cu_seqlens.device.type == "cpu" and (
+        int(cu_seqlens[0]) != 0 or int(cu_seqlens[-1]) != num_tokens or bool((cu_seqlens.diff() < 0).any())
+    ):
+        raise ValueError(
+            f"cu_seqlens goes from {int(cu_seqlens[0])} to {int(cu_seqlens[-1])} for {num_tokens} packed tokens: "
+            f"it must start with 0, never fall and end with {num_tokens}."
+        )
+    return cu_seqlens

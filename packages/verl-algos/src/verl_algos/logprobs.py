@@ -1,0 +1,54 @@
+"""Log-probs and entropy of the distribution that tokens are sampled from: softmax(logits / temperature).
+
+Both are computed from the same scaled logits, in float32 at least, and are differentiable. A logit of -inf (a token
+that sampling excludes) has probability 0 and adds nothing to the entropy.
+"""
+
+import torch
+from torch import Tensor
+
+from verl_algos._layout import at_least_float32
+
+__all__ = ["entropy_from_logits", "logprobs_from_logits"]
+
+
+def logprobs_from_logits(logits: Tensor, token_ids: Tensor, temperature: float = 1.0) -> Tensor:
+    """Log-prob of each token, shape (...).
+
+    Args:
+        logits: (..., V); row t predicts ``token_ids[t]``: the shift by one is the caller's.
+        token_ids: integer (...).
+        temperature: that of sampling, above 0.
+
+    Raises:
+        ValueError: shapes disagree or the temperature is not above 0.
+    """
+    if logits.shape[:-1] != token_ids.shape:
+        raise ValueError(
+            f"logits have shape {tuple(logits.shape)} but token_ids {tuple(token_ids.shape)}: "
+            "logits need exactly one more dimension, the vocabulary."
+        )
+    log_distribution = _log_distribution(logits, temperature)
+    return log_distribution.gather(-1, token_ids.long().unsqueeze(-1)).squeeze(-1)
+
+
+def entropy_from_logits(logits: Tensor, temperature: float = 1.0) -> Tensor:
+    """Entropy in nats of each row's distribution, shape (...) for logits (..., V).
+
+    Raises:
+        ValueError: the temperature is not above 0.
+    """
+    log_distribution = _log_distribution(logits, temperature)
+    # 0 * -inf would be NaN: an excluded token's log-prob may be any finite number, its probability is 0 all the same.
+    finite = log_distribution.masked_fill(log_distribution == -torch.inf, 0.0)
+    return -(log_distribution.exp() * finite).sum(dim=-1)
+
+
+def _log_distribution(logits: Tensor, temperature: float) -> Tensor:
+    if not temperature > 0.0:
+        raise ValueError(
+            f"temperature={temperature} must be above 0: greedy sampling has no log-probs to train on, "
+            "use the temperature of the training rollout."
+        )
+    scaled = at_least_float32(logits)
+    return torch.log_softmax(scaled if temperature == 1.0 else scaled / temperature, dim=-1)

@@ -1,0 +1,77 @@
+"""Reward functions from a user's file or installed module."""
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import cast
+
+from verl_algos.rewards.types import RewardFunction, RewardLoadError
+
+_PACKAGE_PREFIX = "pkg://"
+
+
+def load_custom(path: str | Path, name: str = "compute_score") -> RewardFunction:
+    """Load the function `name` from a Python file, or from an installed module written ``pkg://package.module``.
+
+    The file is executed anew at every call, so that an edited one takes effect.
+
+    Raises:
+        RewardLoadError: the file or module does not exist or fails while it is executed (chained), has no such
+            name, or the
+            name is not callable.
+    """
+    location = str(path)
+    if location.startswith(_PACKAGE_PREFIX):
+        module = _import_module(location.removeprefix(_PACKAGE_PREFIX))
+    else:
+        module = _execute_file(Path(path).expanduser())
+    if not hasattr(module, name):
+        public = ", ".join(sorted(n for n, value in vars(module).items() if callable(value) and not n.startswith("_")))
+        raise RewardLoadError(
+            f"The reward function {name!r} is not defined in {location}. Callable names there: {public or 'none'}. "
+            "Set reward.custom_reward_function.name to one of them."
+        )
+    function = getattr(module, name)
+    if not callable(function):
+        raise RewardLoadError(
+            f"{name!r} in {location} is a {type(function).__name__}, not a function: a reward function is called as "
+            "compute_score(data_source, solution_str, ground_truth, extra_info=None)."
+        )
+    return cast(RewardFunction, function)
+
+
+def _import_module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # a user's module may raise anything
+        raise RewardLoadError(
+            f"The reward module {name} could not be imported: {type(error).__name__}: {error}. "
+            "Install it in this environment, correct the name after pkg://, or repair the module."
+        ) from error
+
+
+def _execute_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise RewardLoadError(
+            f"The reward file {path} does not exist (looked in {Path.cwd()}): give the path of a Python file, "
+            "or pkg://package.module for an installed module."
+        )
+    # In sys.modules, as pickle and dataclasses look there; under a name that cannot hide an installed module.
+    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
+    module_name = f"verl_custom_reward_{digest}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    if spec is None or spec.loader is None:
+        raise RewardLoadError(f"The reward file {path} is not a Python file: its name must end with .py.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # a user's file may raise anything
+        del sys.modules[module_name]
+        raise RewardLoadError(
+            f"The reward file {path} raised {type(error).__name__} while it was loaded: {error}. Repair the file."
+        ) from error
+    return module

@@ -1,0 +1,48 @@
+"""What a reward function is, and what scoring a row yields."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
+
+#: What a reward function returns: a number, or a mapping with "score" whose other entries are logged beside it.
+RewardResult = float | Mapping[str, Any]
+
+#: ``compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs)``, plain or async.
+#: `solution_str` is the response alone, without the prompt; `ground_truth` and `extra_info` are the row's own.
+RewardFunction = Callable[..., RewardResult | Awaitable[RewardResult]]
+
+
+class RewardRow(NamedTuple):
+    """What one response is scored on."""
+
+    data_source: str
+    solution_str: str
+    """The decoded response; may be empty."""
+    ground_truth: Any
+    extra_info: Mapping[str, Any] | None = None
+
+
+class Score(NamedTuple):
+    """One row's reward and whatever else the function said about it."""
+
+    score: float
+    """Finite."""
+    extra: dict[str, Any]
+    """The other entries of a returned mapping; for a plain number ``{"acc": number}``, the published name."""
+
+
+class RewardError(RuntimeError):
+    """A reward function raised, or returned something that is not a reward; the cause is chained."""
+
+    def __init__(self, message: str, row: int, data_source: str) -> None:
+        super().__init__(
+            message, row, data_source
+        )  # all of them, so that the error survives pickling between processes
+        self.row = row
+        self.data_source = data_source
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class RewardLoadError(ValueError):
+    """A reward function could not be loaded from where the configuration says."""

@@ -1,0 +1,329 @@
+"""Advantages: published numeric cases (verl-facts A1-A5), reported bugs (bug bank C01-C10), properties."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from verl_algos import advantages
+
+NAN, INF = math.nan, math.inf
+
+
+def f64(*rows: list[float]) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def mask(*rows: list[int]) -> Tensor:
+    return torch.tensor(rows, dtype=torch.bool)
+
+
+def close(actual: Tensor, expected: Tensor, tolerance: float = 1e-8) -> None:
+    torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance)
+
+
+def outcome(rewards: list[float], group: list[int], valid: list[int] | None = None, **options: Any) -> Tensor:
+    """GRPO advantages of one-token sequences."""
+    flags = None if valid is None else mask(*[[v] for v in valid])
+    result, returns = advantages.compute(
+        "grpo", token_rewards=f64(*[[r] for r in rewards]), group=torch.tensor(group), mask=flags, **options
+    )
+    assert torch.equal(result, returns) and result is not returns
+    return result[:, 0]
+
+
+# --- gae
+
+
+def test_a1_gae() -> None:
+    inputs: dict[str, Any] = {"token_rewards": f64([0, 0, 1]), "values": f64([0.5, 0.4, 0.3]), "lam": 0.95}
+    raw, returns = advantages.compute("gae", **inputs, whiten=False)
+    close(raw, f64([0.43675, 0.565, 0.7]))
+    close(returns, f64([0.93675, 0.965, 1]))
+    white, white_returns = advantages.compute("gae", **inputs)
+    # The published digits carry the 1e-8 that the original adds to the token count of the mean.
+    close(white, f64([-0.991344070, -0.017092125, 1.008436238]), 1e-7)
+    assert torch.equal(white_returns, returns)
+
+
+def test_a2_gae_padding() -> None:
+    inputs: dict[str, Any] = {
+        "token_rewards": f64([0, 0, 0, 1], [0, 2, 0, 0]),
+        "values": f64([0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 9, 9]),
+        "mask": mask([1, 1, 1, 1], [1, 1, 0, 0]),
+        "gamma": 0.9,
+        "lam": 0.8,
+    }
+    raw, returns = advantages.compute("gae", **inputs, whiten=False)
+    close(raw, f64([0.3854528, 0.42424, 0.492, 0.6], [1.048, 1.4, 0, 0]))
+    close(returns, f64([0.4854528, 0.62424, 0.792, 1], [1.548, 2, 0, 0]))
+    white, _ = advantages.compute("gae", **inputs)
+    close(white, f64([-0.830454900, -0.735575961, -0.569825483, -0.305642313], [0.790228615, 1.651270059, 0, 0]))
+    assert white[1, 2:].tolist() == [0, 0]  # the original leaves whitened garbage there
+
+
+def test_a3_gae_skips_observation_tokens_without_discounting() -> None:
+    inputs: dict[str, Any] = {
+        "token_rewards": f64([0, 0, 0, 0, 1]),
+        "values": f64([0.2, 0.3, 7, 7, 0.4]),
+        "mask": mask([1, 1, 0, 0, 1]),
+    }
+    raw, returns = advantages.compute("gae", **inputs, whiten=False)
+    close(raw, f64([0.8, 0.7, 0, 0, 0.6]))
+    close(returns, f64([1, 1, 0, 0, 1]))
+    white, _ = advantages.compute("gae", **inputs)
+    close(white, f64([0.9999995, 0, 0, 0, -0.9999995]), 1e-7)
+    close(
+        advantages.compute("gae", **inputs, gamma=0.5, whiten=False)[1],
+        f64([0.25, 0.5, 0, 0, 1]),
+    )
+
+
+@pytest.mark.parametrize("poison", [100.0, NAN, INF, -INF])
+def test_c10_masked_values_and_rewards_reach_nothing(poison: float) -> None:
+    result, returns = advantages.compute(
+        "gae",
+        token_rewards=f64([0, 1, poison]),
+        values=f64([0, 0, poison]),
+        mask=mask([1, 1, 0]),
+        lam=0.95,
+        whiten=False,
+    )
+    close(result, f64([0.95, 1, 0]))
+    close(returns, f64([0.95, 1, 0]))
+
+
+def test_c13_gae_whitens_one_token_and_no_token_to_zero() -> None:
+    for flags in ([1, 0], [0, 0]):
+        result, _ = advantages.compute("gae", token_rewards=f64([5, 9]), values=f64([0, 0]), mask=mask(flags))
+        assert result.tolist() == [[0, 0]]
+
+
+@pytest.mark.parametrize("lengths", [[5], [1, 7, 3], [64, 1, 33]])
+@pytest.mark.parametrize(("gamma", "lam"), [(1.0, 1.0), (0.99, 0.95), (0.5, 0.0), (0.0, 0.7)])
+def test_gae_equals_the_textbook_recursion(lengths: list[int], gamma: float, lam: float) -> None:
+    generator = torch.Generator().manual_seed(3)
+    rewards = torch.randn(sum(lengths), dtype=torch.float64, generator=generator)
+    values = torch.randn(sum(lengths), dtype=torch.float64, generator=generator)
+    expected: list[float] = []
+    cuts = torch.tensor(lengths).cumsum(0)[:-1]
+    for r, v in zip(rewards.tensor_split(cuts), values.tensor_split(cuts), strict=True):
+        advantage, next_value, backwards = 0.0, 0.0, []
+        for t in reversed(range(len(r))):
+            advantage = float(r[t]) + gamma * next_value - float(v[t]) + gamma * lam * advantage
+            next_value = float(v[t])
+            backwards.append(advantage)
+        expected += backwards[::-1]
+    offsets = torch.tensor([0, *lengths]).cumsum(0)
+    result, returns = advantages.compute(
+        "gae", token_rewards=rewards, values=values, cu_seqlens=offsets, gamma=gamma, lam=lam, whiten=False
+    )
+    close(result, torch.tensor(expected, dtype=torch.float64), 1e-12)
+    close(returns, result + values, 1e-12)
+
+
+def test_gae_refuses_bad_numbers_and_factors() -> None:
+    with pytest.raises(ValueError, match="token_rewards holds 1 valid entries that are not finite, the first is nan"):
+        advantages.compute("gae", token_rewards=f64([0, NAN]), values=f64([0, 0]))
+    with pytest.raises(ValueError, match="values holds 2"):
+        advantages.compute("gae", token_rewards=f64([0, 0]), values=f64([INF, NAN]))
+    with pytest.raises(ValueError, match=r"gamma=1\.5"):
+        advantages.compute("gae", token_rewards=f64([0]), values=f64([0]), gamma=1.5)
+    with pytest.raises(ValueError, match="lam=-1"):
+        advantages.compute("gae", token_rewards=f64([0]), values=f64([0]), lam=-1)
+
+
+# --- grpo
+
+A4_REWARDS, A4_GROUPS = [1.0, 0, 0, 1, 0.5, 0.5, 2, 3], [0, 0, 0, 0, 1, 1, 2, 3]
+
+
+def test_a4_grpo() -> None:
+    # The last two are alone in their group: 0 here (nothing to compare with), their own reward in the original.
+    expected = [0.866023904, -0.866023904, -0.866023904, 0.866023904, 0, 0, 0, 0]
+    close(outcome(A4_REWARDS, A4_GROUPS), torch.tensor(expected, dtype=torch.float64))
+
+
+def test_a5_grpo_without_std() -> None:
+    expected = torch.tensor([0.5, -0.5, -0.5, 0.5, 0, 0, 0, 0], dtype=torch.float64)
+    close(outcome(A4_REWARDS, A4_GROUPS, norm_by_std=False), expected)
+
+
+def test_c01_low_variance_groups_are_not_damped() -> None:
+    close(outcome([1.0, 1.00001], [0, 0]), torch.tensor([-0.6195, 0.6195], dtype=torch.float64), 1e-4)
+
+
+def test_c02_singleton_group_gets_zero_and_is_counted() -> None:
+    group = torch.tensor([7, 7, 9])
+    assert outcome([1.0, 0.0, 0.7], group.tolist(), norm_by_std=False).tolist() == [0.5, -0.5, 0]
+    assert advantages.singleton_groups(group) == 1
+    assert advantages.singleton_groups(torch.tensor([4, 2, 9])) == 3
+    assert advantages.singleton_groups(torch.tensor([], dtype=torch.int64)) == 0
+
+
+def test_c03_fully_masked_members_do_not_vote() -> None:
+    valid = [1, 0, 1, 1]
+    centred = outcome([1, 1, 0, 0], [0] * 4, valid, norm_by_std=False)
+    close(centred, torch.tensor([2 / 3, 0, -1 / 3, -1 / 3], dtype=torch.float64))
+    normalised = outcome([1, 1, 0, 0], [0] * 4, valid)
+    close(normalised, torch.tensor([1.1547, 0, -0.57735, -0.57735], dtype=torch.float64), 1e-5)
+    assert outcome([100, 1], [0, 0], [0, 1], norm_by_std=False).tolist() == [0, 0]
+    assert outcome([NAN, 1, 0], [0, 0, 0], [0, 1, 1], norm_by_std=False).tolist() == [0, 0.5, -0.5]
+
+
+def test_c05_unscored_sequence_is_excluded() -> None:
+    result = outcome([1, NAN, 0, 0], [0] * 4)
+    close(result, torch.tensor([1.1547, 0, -0.57735, -0.57735], dtype=torch.float64), 1e-5)
+    rewards, group = f64([1.0], [NAN], [2.0]), torch.tensor([0, 0, 1])
+    scored = advantages.scored_sequences(rewards)
+    assert scored.tolist() == [True, False, True]
+    assert advantages.singleton_groups(group, scored) == 2
+    assert outcome([1, NAN, 2], group.tolist()).tolist() == [0, 0, 0]
+
+
+def test_c06_groups_by_id_not_by_position() -> None:
+    assert outcome([1, 0, 0, 0], [11, 22, 11, 22], norm_by_std=False).tolist() == [0.5, 0, -0.5, 0]
+
+
+def test_c07_statistics_from_the_whole_group() -> None:
+    assert outcome([1, 0, 0, 0], [5] * 4, norm_by_std=False).tolist() == [0.75, -0.25, -0.25, -0.25]
+
+
+def test_grpo_writes_to_valid_tokens_only() -> None:
+    result, _ = advantages.compute(
+        "grpo",
+        token_rewards=f64([0.25, NAN, 0.75], [0, 0, INF]),
+        mask=mask([1, 0, 1], [1, 1, 0]),
+        group=torch.tensor([1, 1]),
+        norm_by_std=False,
+    )
+    assert result.tolist() == [[0.5, 0, 0.5], [-0.5, -0.5, 0]]
+
+
+def test_grpo_group_ids_may_be_huge() -> None:
+    assert outcome([1, 0], [2**62, 2**62], norm_by_std=False).tolist() == [0.5, -0.5]
+
+
+def test_grpo_refuses_infinite_rewards_and_wrong_group() -> None:
+    with pytest.raises(ValueError, match=r"not finite, the first is inf"):
+        outcome([1, INF], [0, 0])
+    with pytest.raises(ValueError, match=r"group has shape \(3,\) but there are 2 sequences"):
+        outcome([1, 0], [0, 0, 0])
+
+
+# --- compute
+
+
+def test_required_inputs_are_declared_and_demanded() -> None:
+    assert dict(advantages.REQUIRED_INPUTS) == {
+        "gae": ("token_rewards", "values"),
+        "grpo": ("token_rewards", "group"),
+    }
+    for name, missing in (("gae", "values"), ("grpo", "group")):
+        with pytest.raises(ValueError, match=f"{name!r} needs {missing}"):
+            advantages.compute(name, token_rewards=f64([1.0]))
+
+
+def test_unknown_estimator_lists_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"Unknown advantage estimator 'gea'. Known: gae, grpo\."):
+        advantages.compute("gea", token_rewards=f64([1.0]))
+
+
+def test_f05_unknown_argument_is_refused() -> None:
+    arguments: dict[str, Any] = {"token_rewards": f64([1.0]), "values": f64([1.0]), "lamda": 0.9}
+    with pytest.raises(TypeError, match="lamda"):
+        advantages.compute("gae", **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"values": f64([1, 2])}, r"values has shape \(1, 2\)"),
+        ({"mask": mask([1, 1])}, r"mask has shape \(1, 2\)"),
+        ({"cu_seqlens": torch.tensor([0, 3])}, "cu_seqlens was given but token_rewards is padded"),
+        ({"token_rewards": torch.zeros(3), "values": torch.zeros(3)}, "cu_seqlens is missing"),
+        ({"token_rewards": torch.zeros(1, 1, 1), "values": torch.zeros(1, 1, 1)}, r"padded \(B, T\) or packed \(T,\)"),
+        *(
+            ({"token_rewards": torch.zeros(3), "values": torch.zeros(3), "cu_seqlens": torch.tensor(offsets)}, message)
+            for offsets, message in (
+                ([0, 2], "goes from 0 to 2 for 3 packed tokens"),
+                ([1, 3], "goes from 1 to 3"),
+                ([0, 2, 1, 3], "never fall"),
+                ([0.0, 3.0], "integer vector"),
+                ([[0, 3]], "integer vector"),
+            )
+        ),
+    ],
+)
+def test_inputs_that_do_not_fit(arguments: dict[str, Any], message: str) -> None:
+    given_inputs = {"token_rewards": f64([1, 2, 3]), "values": f64([1, 2, 3])} | arguments
+    with pytest.raises(ValueError, match=message):
+        advantages.compute("gae", **given_inputs)
+
+
+def test_half_precision_is_computed_in_float32_without_gradient() -> None:
+    values = torch.tensor([[0.5, 0.25]], dtype=torch.bfloat16, requires_grad=True)
+    result, returns = advantages.compute("gae", token_rewards=torch.ones(1, 2, dtype=torch.bfloat16), values=values)
+    assert result.dtype == returns.dtype == torch.float32
+    assert not result.requires_grad and not returns.requires_grad
+
+
+# --- properties
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data(), name=st.sampled_from(["gae", "grpo"]), whiten=st.booleans())
+def test_layouts_permutations_and_padding_agree(data: st.DataObject, name: str, whiten: bool) -> None:
+    lengths = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=8))
+    width = max(lengths) + data.draw(st.integers(0, 3))
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 2**31)))
+    n = len(lengths)
+    valid = torch.rand(n, width, generator=generator) < 0.7
+    inside = torch.arange(width) < torch.tensor(lengths).unsqueeze(1)
+    flags = valid & inside
+    rewards = torch.randn(n, width, dtype=torch.float64, generator=generator)
+    values = torch.randn(n, width, dtype=torch.float64, generator=generator)
+    poisoned_rewards, poisoned_values = rewards.masked_fill(~flags, NAN), values.masked_fill(~flags, INF)
+    group = torch.randint(0, 3, (n,), generator=generator)
+    options: dict[str, Any] = {"gamma": 0.9, "lam": 0.8, "whiten": whiten, "norm_by_std": whiten}
+    padded = advantages.compute(
+        name, token_rewards=poisoned_rewards, values=poisoned_values, mask=flags, group=group, **options
+    )
+    packed = advantages.compute(
+        name,
+        token_rewards=poisoned_rewards[inside],
+        values=poisoned_values[inside],
+        mask=flags[inside],
+        cu_seqlens=torch.tensor([0, *lengths]).cumsum(0),
+        group=group,
+        **options,
+    )
+    order = torch.randperm(n, generator=generator)
+    permuted = advantages.compute(
+        name,
+        token_rewards=rewards[order],
+        values=values[order],
+        mask=flags[order],
+        group=1000 - group[order],
+        **options,
+    )
+    for a, b, c in zip(padded, packed, permuted, strict=True):
+        close(b, a[inside], 1e-10)
+        close(c, a[order], 1e-10)
+        assert (a[~flags] == 0).all()
+        assert a.isfinite().all()
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    rewards=st.lists(st.floats(-10, 10), min_size=2, max_size=12),
+    seed=st.integers(0, 1000),
+)
+def test_centred_advantages_of_each_group_sum_to_zero(rewards: list[float], seed: int) -> None:
+    group = torch.randint(0, 3, (len(rewards),), generator=torch.Generator().manual_seed(seed))
+    result = outcome(rewards, group.tolist(), norm_by_std=False)
+    for g in group.tolist():
+        assert abs(float(result[group == g].sum())) < 1e-9

@@ -1,0 +1,214 @@
+"""Calling reward functions, loading them, placing rewards: bug bank B18, B20; faults of users' functions."""
+
+import asyncio
+import math
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from verl_algos.rewards import RewardError, RewardLoadError, RewardRow, Score, load_custom, place_rewards, score_all
+
+ROWS = [RewardRow("mine", text, "truth", {"index": i}) for i, text in enumerate(["a", "", "ccc"])]
+
+
+def length(
+    data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None, factor: float = 1.0
+) -> float:
+    assert data_source == "mine" and ground_truth == "truth" and "index" in extra_info
+    return factor * len(solution_str)
+
+
+async def async_length(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> Any:
+    await asyncio.sleep(0.001 * (3 - len(solution_str)))  # the later rows finish first
+    return {"score": len(solution_str), "text": solution_str}
+
+
+def test_plain_function_with_options() -> None:
+    assert score_all(length, ROWS) == [Score(1, {"acc": 1}), Score(0, {"acc": 0}), Score(3, {"acc": 3})]
+    assert [s.score for s in score_all(length, ROWS, {"factor": 0.5})] == [0.5, 0, 1.5]
+    assert score_all(length, []) == []
+
+
+def test_async_function_keeps_the_order() -> None:
+    expected = [Score(1, {"text": "a"}), Score(0, {"text": ""}), Score(3, {"text": "ccc"})]
+    assert score_all(async_length, ROWS) == expected
+    assert score_all(async_length, ROWS, max_concurrency=1) == expected
+
+
+def test_async_function_inside_a_running_event_loop() -> None:
+    async def notebook() -> list[Score]:
+        return score_all(async_length, ROWS)
+
+    assert [s.score for s in asyncio.run(notebook())] == [1, 0, 3]
+
+
+def test_concurrency_is_bounded() -> None:
+    running, most = 0, 0
+
+    async def busy(**row: Any) -> float:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.001)
+        running -= 1
+        return 1.0
+
+    assert len(score_all(busy, ROWS * 7, max_concurrency=4)) == 21
+    assert most == 4
+    with pytest.raises(ValueError, match="max_concurrency=0"):
+        score_all(busy, ROWS, max_concurrency=0)
+
+
+@pytest.mark.parametrize(
+    "value", [True, 1, np.float32(1), np.int64(1), np.bool_(True), torch.tensor(1.0), np.array([1.0])]
+)
+def test_numbers_of_other_libraries(value: Any) -> None:
+    assert score_all(lambda **row: value, ROWS[:1])[0].score == 1.0
+    result = score_all(lambda **row: {"score": value}, ROWS[:1])[0].score
+    assert result == 1.0 and type(result) is float
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (None, r"returned 'None' \(NoneType\)"),
+        ("1.0", r"returned '1.0' \(str\)"),
+        (math.nan, "returned 'nan'"),
+        (math.inf, "returned 'inf'"),
+        ({"acc": 1}, r"a mapping without 'score' \(it has 'acc'\)"),
+        ({"score": None}, "returned 'None'"),
+        ([1.0], "returned"),
+        (np.array([1.0, 2.0]), "returned"),
+        (torch.tensor([1.0, 2.0]), "returned"),
+    ],
+)
+def test_what_is_not_a_reward(value: Any, said: str) -> None:
+    with pytest.raises(RewardError, match=said) as error:
+        score_all(lambda **row: value, ROWS)
+    assert (error.value.row, error.value.data_source) == (0, "mine")
+
+
+def failing(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> float:
+    return 1 / len(solution_str)
+
+
+async def async_failing(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> float:
+    return 1 / len(solution_str)
+
+
+def mixed(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> Any:
+    return failing(data_source, solution_str, ground_truth) if not solution_str else async_failing("", "a", "")
+
+
+@pytest.mark.parametrize("function", [failing, async_failing, mixed])
+def test_an_exception_becomes_one_clear_error(function: Any) -> None:
+    with pytest.raises(RewardError) as error:
+        score_all(function, ROWS)
+    assert isinstance(error.value.__cause__, ZeroDivisionError)
+    assert str(error.value) == (
+        f"The reward function {function.__name__} failed on row 1 (data_source 'mine'): it raised ZeroDivisionError: "
+        "division by zero. Repair the function or the row; nothing was scored."
+    )
+    copy = pickle.loads(pickle.dumps(error.value))
+    assert (str(copy), copy.row, copy.data_source) == (str(error.value), 1, "mine")
+
+
+def test_wrong_signature_names_the_function_and_row() -> None:
+    def two(solution_str: str, ground_truth: str) -> float:
+        return 0.0
+
+    with pytest.raises(RewardError, match=r"two failed on row 0 .* TypeError: .*data_source"):
+        score_all(two, ROWS)
+
+
+def test_interrupt_is_not_swallowed() -> None:
+    def interrupted(**row: Any) -> float:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        score_all(interrupted, ROWS)
+
+
+# --- loading
+
+
+def test_load_from_file_and_again_after_an_edit(tmp_path: Path) -> None:
+    file = tmp_path / "my reward.py"
+    file.write_text("def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    return 0.25\n")
+    assert score_all(load_custom(file), ROWS)[0].score == 0.25
+    file.write_text("async def other(**row):\n    return {'score': 0.75}\n")
+    assert score_all(load_custom(str(file), "other"), ROWS)[0].score == 0.75
+
+
+def test_load_from_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "verl_algos_test_rewards").mkdir()
+    (tmp_path / "verl_algos_test_rewards" / "__init__.py").write_text("")
+    (tmp_path / "verl_algos_test_rewards" / "rules.py").write_text("def compute_score(**row):\n    return 0.5\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    function = load_custom("pkg://verl_algos_test_rewards.rules")
+    assert score_all(function, ROWS)[0].score == 0.5
+    for name in ("verl_algos_test_rewards.rules", "verl_algos_test_rewards"):
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "function", "said"),
+    [
+        ("missing.py", None, "compute_score", "does not exist"),
+        ("a.txt", "x = 1", "compute_score", r"must end with \.py"),
+        ("a.py", "def score(): ...\n_hidden = print", "compute_score", "Callable names there: score. Set"),
+        ("a.py", "", "compute_score", "Callable names there: none"),
+        ("a.py", "compute_score = 3", "compute_score", "is a int, not a function"),
+        ("a.py", "def broken(:", "compute_score", "raised SyntaxError"),
+        ("a.py", "import no_such_module_anywhere", "compute_score", "raised ModuleNotFoundError"),
+        ("a.py", "1 / 0", "compute_score", "raised ZeroDivisionError"),
+    ],
+)
+def test_load_errors(tmp_path: Path, name: str, content: str | None, function: str, said: str) -> None:
+    file = tmp_path / name
+    if content is not None:
+        file.write_text(content)
+    before = set(sys.modules)
+    with pytest.raises(RewardLoadError, match=said) as error:
+        load_custom(file, function)
+    assert name in str(error.value)
+    if "raised" in said:
+        assert error.value.__cause__ is not None
+        assert not {module for module in set(sys.modules) - before if module.startswith("verl_custom")}
+
+
+def test_load_errors_of_packages() -> None:
+    with pytest.raises(RewardLoadError, match="no_such_package_anywhere could not be imported: ModuleNotFoundError"):
+        load_custom("pkg://no_such_package_anywhere")
+    with pytest.raises(RewardLoadError, match="'nothing' is not defined in pkg://math"):
+        load_custom("pkg://math", "nothing")
+
+
+# --- placement
+
+
+def test_b18_empty_response_gets_no_reward_token() -> None:
+    mask = torch.tensor([[0, 0, 0, 0], [1, 1, 0, 0]], dtype=torch.bool)
+    rewards, skipped = place_rewards(torch.tensor([1.0, 1.0]), mask)
+    assert rewards.tolist() == [[0, 0, 0, 0], [0, 1, 0, 0]]
+    assert skipped == 1
+
+
+def test_packed_placement_on_the_last_sampled_token() -> None:
+    mask = torch.tensor([0, 1, 1, 0, 0, 1, 0, 0], dtype=torch.bool)
+    offsets = torch.tensor([0, 4, 4, 6, 8])
+    rewards, skipped = place_rewards(torch.tensor([1.0, 2.0, math.nan, 4.0]), mask, offsets)
+    assert rewards[:5].tolist() == [0, 0, 1, 0, 0] and rewards[6:].tolist() == [0, 0]
+    assert math.isnan(float(rewards[5]))
+    assert skipped == 2
+    with pytest.raises(ValueError, match=r"reward has shape \(3,\) but there are 4 sequences"):
+        place_rewards(torch.zeros(3), mask, offsets)
+
+
+def test_placement_of_nothing() -> None:
+    rewards, skipped = place_rewards(torch.zeros(2), torch.zeros(0, dtype=torch.bool), torch.tensor([0, 0, 0]))
+    assert rewards.shape == (0,) and skipped == 2

@@ -1,0 +1,1 @@
+"""Entry points under their published names."""

@@ -1,0 +1,153 @@
+"""From a resolved configuration to everything a run needs: cheap checks first, models last, nothing written."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoTokenizer
+from verl_data import Prompt, PromptLoader
+from verl_engine import EngineConfig, FsdpEngine, ModelConfig, OptimConfig
+from verl_rollout import HfRollout
+
+from verl_cli.config import RunConfig
+from verl_cli.controller import Controller, LocalController, RoleSpec, WorkerGroup
+from verl_cli.errors import UserError
+from verl_cli.run_dir import RunDir
+from verl_cli.scoring import Scorer, load_scorer
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a trainer works with."""
+
+    config: RunConfig
+    run_dir: RunDir
+    tokenizer: Any
+    scorer: Scorer
+    loader: PromptLoader
+    validation_prompts: list[Prompt]
+    controller: Controller
+    workers: Mapping[str, WorkerGroup]
+    total_steps: int
+
+
+def build(config: RunConfig, controller: Controller | None = None) -> Parts:
+    """Open the data, load the reward function and start the workers; raises before anything is written."""
+    run_dir = RunDir(Path(config.trainer.default_local_dir).expanduser())
+    run_dir.check_free()
+    model = config.actor_rollout_ref.model
+    tokenizer = load_tokenizer(model)
+    scorer = load_scorer(config.reward)
+    loader = PromptLoader(config.data.train_files, tokenizer, config.data, training=True)
+    validation = PromptLoader(config.data.val_files, tokenizer, config.data, training=False)
+    scorer.check(loader.data_sources | validation.data_sources)
+    total_steps = config.trainer.total_training_steps or loader.steps_per_epoch * config.trainer.total_epochs
+    controller = controller or LocalController()
+    workers = controller.start(roles(config, total_steps))
+    return Parts(
+        config, run_dir, tokenizer, scorer, loader, validation.all_prompts(), controller, workers, total_steps
+    )
+
+
+def roles(config: RunConfig, total_steps: int) -> dict[str, RoleSpec]:
+    """The roles that this configuration uses, and how a worker makes each."""
+    arr, critic, device = config.actor_rollout_ref, config.critic, device_of(config)
+    actor_steps = (total_steps - config.trainer.critic_warmup) * _optimiser_steps(config, arr.actor)
+    specs = {
+        "actor": _engine(
+            config,
+            model=arr.model,
+            optim=replace(arr.actor.optim, total_training_steps=actor_steps),
+            fsdp=arr.actor.fsdp_config,
+            head="lm",
+            max_tokens_per_micro_batch=arr.actor.ppo_max_token_len_per_gpu,
+            max_sequences_per_micro_batch=None if arr.actor.use_dynamic_bsz else arr.actor.ppo_micro_batch_size_per_gpu,
+        )
+    }
+    if needs_reference(config):
+        specs["ref"] = _engine(
+            config,
+            model=arr.model,
+            optim=None,
+            fsdp=arr.ref.fsdp_config,
+            head="lm",
+            max_tokens_per_micro_batch=arr.ref.log_prob_max_token_len_per_gpu,
+            max_sequences_per_micro_batch=None
+            if arr.ref.log_prob_use_dynamic_bsz
+            else arr.ref.log_prob_micro_batch_size_per_gpu,
+        )
+    if needs_critic(config):
+        critic_steps = total_steps * _optimiser_steps(config, critic)
+        specs["critic"] = _engine(
+            config,
+            model=critic.model,
+            optim=replace(critic.optim, total_training_steps=critic_steps),
+            fsdp=critic.fsdp,
+            head="value",
+            max_tokens_per_micro_batch=critic.ppo_max_token_len_per_gpu,
+            max_sequences_per_micro_batch=None if critic.use_dynamic_bsz else critic.ppo_micro_batch_size_per_gpu,
+        )
+    specs["rollout"] = RoleSpec(
+        HfRollout,
+        {
+            "model_path": arr.model.path,
+            "device": device,
+            "dtype": arr.rollout.dtype,
+            "max_num_seqs": arr.rollout.max_num_seqs,
+            "trust_remote_code": arr.model.trust_remote_code,
+        },
+    )
+    return specs
+
+
+def needs_critic(config: RunConfig) -> bool:
+    """Only generalised advantage estimation uses values."""
+    return config.algorithm.adv_estimator == "gae"
+
+
+def needs_reference(config: RunConfig) -> bool:
+    """The reference is loaded where its log-probs are used; a KL coefficient of 0 uses none."""
+    in_reward = config.algorithm.use_kl_in_reward and config.algorithm.kl_ctrl.kl_coef != 0
+    return bool(in_reward or config.actor_rollout_ref.actor.use_kl_loss)
+
+
+def device_of(config: RunConfig) -> str:
+    """The device to run on: a GPU where there is one, unless `trainer.device` says otherwise."""
+    return config.trainer.device or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def load_tokenizer(model: ModelConfig) -> Any:
+    """Load the tokenizer of a model folder (or hub name)."""
+    path = model.tokenizer_path or model.path
+    if not Path(path).expanduser().exists() and (path.startswith(("/", ".", "~")) or path.count("/") > 1):
+        raise UserError(
+            f"There is no model folder {path}. Set actor_rollout_ref.model.path to a Hugging Face folder (config.json, "
+            f"*.safetensors and tokenizer files) or to the name of a model on the hub."
+        )
+    try:
+        return AutoTokenizer.from_pretrained(str(Path(path).expanduser()), trust_remote_code=model.trust_remote_code)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"No tokenizer could be loaded from {path} ({_first_line(error)}). The folder needs tokenizer.json (or another "
+            f"tokenizer file) and tokenizer_config.json; if the tokenizer lies elsewhere, set "
+            f"actor_rollout_ref.model.tokenizer_path. A hub name needs the network."
+        ) from error
+
+
+def _engine(config: RunConfig, *, optim: OptimConfig | None, **arguments: Any) -> RoleSpec:
+    engine = EngineConfig(
+        optim=optim, device=device_of(config), temperature=config.actor_rollout_ref.rollout.temperature, **arguments
+    )
+    return RoleSpec(FsdpEngine, {"config": engine})
+
+
+def _optimiser_steps(config: RunConfig, owner: Any) -> int:
+    """Optimiser steps of one training step."""
+    per_epoch = -(-config.data.train_batch_size // owner.ppo_mini_batch_size)
+    return int(per_epoch * owner.ppo_epochs)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,40 @@
+"""The configuration of a run: its keys, how a command line becomes one, and every reason why it cannot."""
+
+from verl_cli.config.dump import dump
+from verl_cli.config.errors import ConfigError
+from verl_cli.config.keys import LiveKey, flat_keys
+from verl_cli.config.resolve import PRESETS, Resolved, resolve
+from verl_cli.config.schema import (
+    ActorConfig,
+    ActorRolloutRefConfig,
+    AlgorithmConfig,
+    CriticConfig,
+    CustomRewardConfig,
+    KlCtrlConfig,
+    PolicyLossConfig,
+    RefConfig,
+    RewardConfig,
+    RunConfig,
+    TrainerConfig,
+)
+
+__all__ = [
+    "PRESETS",
+    "ActorConfig",
+    "ActorRolloutRefConfig",
+    "AlgorithmConfig",
+    "ConfigError",
+    "CriticConfig",
+    "CustomRewardConfig",
+    "KlCtrlConfig",
+    "LiveKey",
+    "PolicyLossConfig",
+    "RefConfig",
+    "Resolved",
+    "RewardConfig",
+    "RunConfig",
+    "TrainerConfig",
+    "dump",
+    "flat_keys",
+    "resolve",
+]

@@ -1,0 +1,223 @@
+"""The typed tree of every key that this version implements, under the published names.
+
+Sections that configure a lower package are that package's own dataclasses. The line under a field says why one would
+touch it. A field made by `derived` takes another key's value when it is null; its type is what a resolved
+configuration holds.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from verl_algos.aggregation import Mode as LossAggregation
+from verl_data.config import DataConfig
+from verl_engine.config import FsdpConfig, ModelConfig, OptimConfig
+from verl_rollout.config import RolloutConfig
+
+
+def derived(expression: str) -> Any:
+    """Declare a field that, when null, is `expression`: text in which ``${key}`` stands for another key's value.
+
+    Text without ``${`` only tells the rule, which then stands in `derive.py`.
+    """
+    return field(default=None, metadata={"derived": expression})
+
+
+@dataclass(frozen=True)
+class PolicyLossConfig:
+    """Which policy loss the actor is trained with."""
+
+    loss_mode: Literal["vanilla"] = "vanilla"
+    """Name of the policy loss: vanilla is PPO's clipped ratio with dual clip."""
+
+
+@dataclass(frozen=True)
+class ActorConfig:
+    """The policy's update."""
+
+    ppo_mini_batch_size: int = 256
+    """Prompts per optimiser step; a smaller value takes more, noisier steps on the same rollouts."""
+    ppo_micro_batch_size_per_gpu: int | None = None
+    """Sequences per forward and backward pass; lower it when memory runs out. Null takes the mini-batch in one pass."""
+    use_dynamic_bsz: bool = False
+    """Pack micro-batches by tokens instead of by sequences, which wastes no memory on uneven lengths."""
+    ppo_max_token_len_per_gpu: int = 16384
+    """Most tokens of a micro-batch under use_dynamic_bsz; lower it when memory runs out."""
+    clip_ratio: float = 0.2
+    """How far the probability ratio may move from 1 before its gradient stops, in both directions."""
+    clip_ratio_low: float = derived("${actor_rollout_ref.actor.clip_ratio}")
+    """The same bound for ratios below 1 alone."""
+    clip_ratio_high: float = derived("${actor_rollout_ref.actor.clip_ratio}")
+    """The same bound for ratios above 1 alone; raise it to let unlikely tokens grow (DAPO's clip-higher)."""
+    clip_ratio_c: float = 3.0
+    """Bound of the loss for tokens with negative advantage (dual clip); above 1."""
+    policy_loss: PolicyLossConfig = field(default_factory=PolicyLossConfig)
+    loss_agg_mode: LossAggregation = "token-mean"
+    """How token losses become one number: decides whether long responses weigh more than short ones."""
+    loss_scale_factor: float | None = None
+    """Tokens by which seq-mean-token-sum-norm divides each sequence's sum (Dr. GRPO: the response length limit)."""
+    entropy_coeff: float = 0.0
+    """Weight of the entropy bonus; raise it a little when responses become all alike."""
+    use_kl_loss: bool = False
+    """Add the divergence from the reference model to the loss, as GRPO does, instead of to the reward."""
+    kl_loss_coef: float = 0.001
+    """Weight of that divergence; raise it when the policy drifts away from the reference."""
+    kl_loss_type: str = "low_var_kl"
+    """Estimator of that divergence; low_var_kl is never negative and varies least."""
+    ppo_epochs: int = 1
+    """Passes over each step's rollouts; more reuse them at the price of stale data."""
+    shuffle: bool = False
+    """Draw each pass's mini-batches in a seeded random order instead of the order of the prompts."""
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    fsdp_config: FsdpConfig = field(default_factory=FsdpConfig)
+
+
+@dataclass(frozen=True)
+class RefConfig:
+    """The frozen reference model's forward pass; loaded only when a KL term needs it."""
+
+    log_prob_micro_batch_size_per_gpu: int | None = None
+    """Sequences per forward pass of the reference. Null takes the mini-batch in one pass."""
+    log_prob_use_dynamic_bsz: bool = derived("${actor_rollout_ref.actor.use_dynamic_bsz}")
+    """Pack the reference's micro-batches by tokens instead of by sequences."""
+    log_prob_max_token_len_per_gpu: int = derived("${actor_rollout_ref.actor.ppo_max_token_len_per_gpu}")
+    """Most tokens of the reference's micro-batch; it stores no activations, so more fit than in the actor's."""
+    fsdp_config: FsdpConfig = field(default_factory=FsdpConfig)
+
+
+@dataclass(frozen=True)
+class ActorRolloutRefConfig:
+    """The policy in its three roles."""
+
+    model: ModelConfig
+    actor: ActorConfig = field(default_factory=ActorConfig)
+    ref: RefConfig = field(default_factory=RefConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+
+
+@dataclass(frozen=True)
+class CriticConfig:
+    """The value model's update; used with GAE only."""
+
+    model: ModelConfig
+    optim: OptimConfig = field(default_factory=lambda: OptimConfig(lr=1e-5))
+    fsdp: FsdpConfig = field(default_factory=FsdpConfig)
+    ppo_mini_batch_size: int = derived("${actor_rollout_ref.actor.ppo_mini_batch_size}")
+    """Prompts per optimiser step of the critic."""
+    ppo_micro_batch_size_per_gpu: int | None = None
+    """Sequences per forward and backward pass of the critic. Null takes the mini-batch in one pass."""
+    use_dynamic_bsz: bool = derived("${actor_rollout_ref.actor.use_dynamic_bsz}")
+    """Pack the critic's micro-batches by tokens instead of by sequences."""
+    ppo_max_token_len_per_gpu: int = 32768
+    """Most tokens of the critic's micro-batch under use_dynamic_bsz."""
+    ppo_epochs: int = derived("${actor_rollout_ref.actor.ppo_epochs}")
+    """Passes of the critic over each step's rollouts."""
+    cliprange_value: float = 0.5
+    """How far a value may move from the old one before its gradient stops."""
+    loss_agg_mode: LossAggregation = derived("${actor_rollout_ref.actor.loss_agg_mode}")  # noqa: RUF009 (makes a field)
+    """How the critic's token losses become one number."""
+    loss_scale_factor: float | None = derived("the actor's, under seq-mean-token-sum-norm")
+    """Tokens by which seq-mean-token-sum-norm divides each sequence's sum of value losses."""
+    shuffle: bool = derived("${actor_rollout_ref.actor.shuffle}")
+    """Draw the critic's mini-batches in a seeded random order."""
+
+
+@dataclass(frozen=True)
+class KlCtrlConfig:
+    """The weight of the KL term in the reward."""
+
+    type: Literal["fixed", "adaptive"] = "fixed"
+    """adaptive moves the weight so that the divergence stays near target_kl."""
+    kl_coef: float = 0.001
+    """Weight of the divergence in the reward (the first weight when adaptive); 0 loads no reference model."""
+    horizon: int = 10000
+    """Sequences over which the adaptive weight reacts; smaller reacts faster."""
+    target_kl: float = 0.1
+    """Divergence per sequence that the adaptive weight aims at."""
+
+
+@dataclass(frozen=True)
+class AlgorithmConfig:
+    """How rewards become advantages."""
+
+    adv_estimator: Literal["gae", "grpo"] = "gae"
+    """gae trains a critic; grpo compares the n responses of a prompt and needs none."""
+    gamma: float = 1.0
+    """Discount per token of GAE; below 1 rewards early tokens less for a reward at the end."""
+    lam: float = 1.0
+    """GAE's trade of variance (1) against the critic's bias (0)."""
+    norm_adv_by_std_in_grpo: bool = True
+    """Divide a group's advantages by their standard deviation; false is Dr. GRPO."""
+    use_kl_in_reward: bool = derived("true with gae, unless the KL is in the loss")
+    """Subtract the divergence from the reference model from the token rewards."""
+    kl_penalty: str = "kl"
+    """Estimator of the divergence in the reward; kl is unbiased."""
+    kl_ctrl: KlCtrlConfig = field(default_factory=KlCtrlConfig)
+
+
+@dataclass(frozen=True)
+class CustomRewardConfig:
+    """The user's own reward function."""
+
+    path: str | None = None
+    """A Python file with the reward function; null scores by the rows' data_source."""
+    name: str = "compute_score"
+    """The function's name in that file."""
+    reward_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Further keyword arguments of every call."""
+
+
+@dataclass(frozen=True)
+class RewardConfig:
+    """Where rewards come from."""
+
+    custom_reward_function: CustomRewardConfig = field(default_factory=CustomRewardConfig)
+
+
+@dataclass(frozen=True)
+class TrainerConfig:
+    """How long a run takes, where it runs and what it writes."""
+
+    total_epochs: int = 30
+    """Passes over the training rows."""
+    total_training_steps: int | None = None
+    """Steps of the run, whatever number of epochs that is."""
+    project_name: str = "verl_examples"
+    """Groups runs in loggers and in the default run directory."""
+    experiment_name: str = "gsm8k"
+    """Names this run in loggers and in the default run directory."""
+    logger: list[str] = field(default_factory=lambda: ["console"])
+    """Where metrics are shown; metrics.jsonl in the run directory is always written."""
+    log_val_generations: int = 0
+    """Validation responses to print at each validation."""
+    nnodes: int = 1
+    """Machines."""
+    n_gpus_per_node: int = 1
+    """Ranks per machine: GPUs, or processes on a CPU."""
+    save_freq: int = -1
+    """Steps between checkpoints; -1 saves at the end only."""
+    test_freq: int = -1
+    """Steps between validations; -1 validates before and at the end only."""
+    val_before_train: bool = True
+    """Validate the initial model, so that there is something to compare with."""
+    val_only: bool = False
+    """Validate the initial model and stop."""
+    critic_warmup: int = 0
+    """First steps in which only the critic is trained."""
+    default_local_dir: str = derived("checkpoints/${trainer.project_name}/${trainer.experiment_name}")
+    """The run directory: resolved config, metrics, validation samples, checkpoints, report."""
+    device: Literal["cpu", "cuda"] | None = None
+    """Null takes a GPU where there is one; cpu leaves it alone."""
+    seed: int = 1
+    """Seed of everything random in the run that has no seed of its own."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A whole run."""
+
+    data: DataConfig
+    actor_rollout_ref: ActorRolloutRefConfig
+    critic: CriticConfig
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    reward: RewardConfig = field(default_factory=RewardConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)

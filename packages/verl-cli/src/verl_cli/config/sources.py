@@ -1,0 +1,99 @@
+"""What the user wrote: overrides in Hydra's grammar, and YAML files composed by Hydra."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from verl_cli.config.errors import ConfigError
+
+COMMAND_LINE = "the command line"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One key with the value that somebody gave it; the value may be a mapping of further keys."""
+
+    key: str
+    value: Any
+    source: str
+    """The command line, or the file."""
+
+
+def parse_overrides(overrides: Sequence[str]) -> tuple[list[Setting], list[str]]:
+    """Parse ``key=value`` arguments; return the settings and a paragraph for each argument that is none."""
+    settings, problems = [], []
+    for text in overrides:
+        try:
+            settings.append(_parse_override(text))
+        except ConfigError as error:
+            problems += error.problems
+    return settings, problems
+
+
+def _parse_override(text: str) -> Setting:
+    key, equals, value = text.partition("=")
+    if text.startswith("~"):
+        raise ConfigError(
+            f"{text} would delete a key, but every key has a meaning here. Set {key[1:]}=null, or leave it out."
+        )
+    if not equals:
+        raise ConfigError(f"{text} is not an override. Write key=value, such as data.train_batch_size=256.")
+    try:
+        override: Override = _parser().parse_override(text)
+    except HydraException as error:
+        quoted = value.replace("\\", "\\\\").replace("'", "\\'")
+        raise ConfigError(
+            f"The value of {text} cannot be read ({str(error).splitlines()[0]}). Quote it twice, for Hydra and for the "
+            f"shell: \"{key}='{quoted}'\"."
+        ) from error
+    if override.is_sweep_override():
+        raise ConfigError(
+            f"{text} asks for several runs, and this command is one run. Write a list as {key}=[{value}], or start a "
+            "run for each value."
+        )
+    name = override.key_or_group if override.package is None else f"{override.key_or_group}@{override.package}"
+    return Setting(name, _none_is_null(override.value()), COMMAND_LINE)
+
+
+@cache
+def _parser() -> OverridesParser:
+    return OverridesParser.create()
+
+
+def load_file(path: Path) -> list[Setting]:
+    """Read a YAML file; a ``defaults`` list in it composes it from files beside it, as Hydra does."""
+    if not path.is_file():
+        raise ConfigError(f"There is no configuration file {path}. Check the path; it is relative to {Path.cwd()}.")
+    if path.suffix not in (".yaml", ".yml"):
+        raise ConfigError(f"{path} is not named like a configuration file. Rename it to {path.stem}.yaml.")
+    try:
+        with initialize_config_dir(version_base="1.3", config_dir=str(path.parent.resolve())):
+            tree = OmegaConf.to_container(compose(path.name), resolve=False)
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError, UnicodeDecodeError) as error:
+        detail = re.sub(r"\s+", " ", str(error)).strip()
+        raise ConfigError(
+            f"The configuration file {path} cannot be read: {detail}. It must be a mapping of keys in UTF-8; a "
+            "defaults list names files beside it (a shipped preset is chosen by the preset option instead)."
+        ) from error
+    assert isinstance(tree, dict)
+    return [Setting(str(key), _none_is_null(value), str(path)) for key, value in tree.items()]
+
+
+def _none_is_null(value: Any) -> Any:
+    """Read the text None as null at any depth: it is Python's word for it, and never a useful path or name."""
+    if isinstance(value, dict):
+        return {key: _none_is_null(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_none_is_null(item) for item in value]
+    return None if value == "None" else value

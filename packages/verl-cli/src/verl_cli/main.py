@@ -1,0 +1,109 @@
+"""The command line: `verl-cli` (also installed as `verl`)."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+from verl_cli import __version__
+from verl_cli.errors import Interrupted, UserError
+
+app = typer.Typer(
+    name="verl-cli",
+    help="Reinforcement-learning post-training of language models.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Reinforcement-learning post-training of language models."""
+
+
+@app.command()
+def quickstart(
+    run_dir: Annotated[Path | None, typer.Option(help="Where everything goes; a new folder under runs/ if not given.")] = None,
+    seed: Annotated[int, typer.Option(help="Seeds the data, the model and the sampling.")] = 1,
+    constant_reward: Annotated[
+        bool, typer.Option("--constant-reward", help="Give every answer the same reward: nothing should be learnt.")
+    ] = False,
+) -> None:
+    """See PPO teach a tiny model two-digit addition, on a CPU, in about two minutes."""
+    from verl_cli.quickstart import run_quickstart
+
+    _guarded(lambda: run_quickstart(run_dir, seed=seed, constant_reward=constant_reward))
+
+
+@app.command(context_settings={"ignore_unknown_options": False})
+def train(
+    overrides: Annotated[list[str] | None, typer.Argument(help="Configuration as key=value, e.g. data.train_batch_size=64.")] = None,
+    config: Annotated[Path | None, typer.Option("--config", help="A YAML file to start from, such as a run's config.yaml.")] = None,
+    preset: Annotated[str, typer.Option(help="ppo or grpo.")] = "ppo",
+    allow_unused: Annotated[
+        bool, typer.Option("--allow-unused", help="Only report keys that do nothing in this run, instead of refusing them.")
+    ] = False,
+) -> None:
+    """Train a model as the configuration says."""
+    run_training(overrides or [], preset=preset, config_file=config, allow_unused=allow_unused)
+
+
+def run_training(
+    overrides: Sequence[str], *, preset: str = "ppo", config_file: Path | None = None, allow_unused: bool = False
+) -> None:
+    """Resolve the configuration, train, and say where the results are; known failures end the process with a paragraph."""
+
+    def run() -> None:
+        from verl_cli.config import resolve
+
+        resolved = resolve(overrides, preset=preset, config_file=config_file, allow_unused=allow_unused)
+        for notice in resolved.notices:
+            typer.echo(notice, err=True)
+        from verl_cli.build import build
+        from verl_cli.trainer import fit
+
+        parts = build(resolved.config)
+        fit(parts)
+        typer.echo(f"The run is complete: {parts.run_dir.path / 'report.html'}")
+
+    _guarded(run)
+
+
+def _guarded(run: Callable[[], None]) -> None:
+    """Turn a known failure into its paragraph on stderr and a non-zero exit."""
+    try:
+        run()
+    except Interrupted as error:
+        _fail(error, 130)
+    except KeyboardInterrupt:
+        _fail(UserError("Interrupted before training began; nothing was written."), 130)
+    except UserError as error:
+        _fail(error, 1)
+
+
+def _fail(error: Exception, code: int) -> NoReturn:
+    Console(stderr=True, soft_wrap=True, highlight=False).print(f"error: {error}", markup=False)
+    raise SystemExit(code)
+
+
+def main() -> None:
+    """Entry point of the console scripts."""
+    app()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

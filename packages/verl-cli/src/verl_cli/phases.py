@@ -1,0 +1,57 @@
+"""A training step as a list of named phases that say which columns they read and write."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from verl_data import PackedBatch, Prompt
+
+
+@dataclass
+class Step:
+    """What one training step works on; the phases fill it in turn."""
+
+    number: int
+    """Counts from 1."""
+    epoch: int
+    prompts: Sequence[Prompt]
+    batch: PackedBatch = field(default_factory=lambda: PackedBatch(np.zeros(1, dtype=np.int64)))
+    """Empty until the first phase has generated it."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Wall time of each phase."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One named part of a step. `timing_s/<name>` is its wall time."""
+
+    name: str
+    run: Callable[[Step], None]
+    reads: tuple[str, ...] = ()
+    """Columns of the batch that must exist before it."""
+    writes: tuple[str, ...] = ()
+    """Columns that exist after it."""
+
+
+def check_chain(phases: Sequence[Phase]) -> None:
+    """Raise ValueError unless every column that a phase reads is written by an earlier one."""
+    written: set[str] = set()
+    for phase in phases:
+        if missing := [column for column in phase.reads if column not in written]:
+            raise ValueError(
+                f"The phase {phase.name!r} reads {', '.join(missing)}, which no earlier phase writes "
+                f"(phases in order: {', '.join(p.name for p in phases)}). Add the phase that produces it, or move it forward."
+            )
+        written.update(phase.writes)
+
+
+def run_phases(phases: Sequence[Phase], step: Step) -> None:
+    """Run the phases in order, timing each, and hold them to what they declare."""
+    for phase in phases:
+        start = time.perf_counter()
+        phase.run(step)
+        step.seconds[phase.name] = time.perf_counter() - start
+        if missing := [column for column in phase.writes if column not in step.batch]:
+            raise ValueError(f"The phase {phase.name!r} declares that it writes {', '.join(missing)} but did not.")

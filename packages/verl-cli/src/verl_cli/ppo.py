@@ -1,0 +1,151 @@
+"""Proximal policy optimisation (Schulman et al., 2017) for language models, as the list of phases of one step.
+
+A step samples n responses for each prompt, scores them, computes the log-probs of the policy that sampled them (old), of
+the frozen reference and the critic's values, turns rewards into advantages, and then takes one optimiser step of critic
+and actor per mini-batch. GRPO (Shao et al., 2024) is the same without the critic: `algorithm.adv_estimator` decides.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from verl_algos import advantages, kl, rewards
+
+from verl_cli import step_metrics
+from verl_cli.columns import tensors
+from verl_cli.config import KlCtrlConfig, RunConfig
+from verl_cli.controller import Controller, WorkerGroup
+from verl_cli.losses import ActorLoss, CriticLoss
+from verl_cli.mini_batches import forward, mini_batches, train
+from verl_cli.phases import Phase, Step, check_chain
+from verl_cli.sampling import response_texts, rollout_batch, training_requests
+from verl_cli.scoring import Scorer
+
+
+class PPO:
+    """The phases of a PPO step over the worker groups of actor, rollout and, where used, critic and reference."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        controller: Controller,
+        workers: Mapping[str, WorkerGroup],
+        scorer: Scorer,
+        tokenizer: Any,
+    ) -> None:
+        self.config = config
+        self.controller = controller
+        self.workers = workers
+        self.scorer = scorer
+        self.tokenizer = tokenizer
+        self.kl_controller = kl_controller(config.algorithm.kl_ctrl)
+        check_chain(self.phases())
+
+    def phases(self) -> list[Phase]:
+        """One step, in order. The reference and the critic take part only where their numbers are used."""
+        with_ref, with_critic = "ref" in self.workers, "critic" in self.workers
+        reads = ("old_logprobs", "token_rewards", *(("ref_logprobs",) * with_ref), *(("values",) * with_critic))
+        phases = [
+            Phase("gen", self.generate, writes=("input_ids", "sampled_mask", "loss_mask", "rollout_logprobs", "group")),
+            Phase("reward", self.reward, reads=("input_ids", "sampled_mask"), writes=("reward", "token_rewards")),
+            Phase("old_log_prob", self.old_logprobs, reads=("input_ids", "loss_mask"), writes=("old_logprobs", "entropy")),
+        ]
+        if with_ref:
+            phases.append(Phase("ref", self.reference, reads=("input_ids",), writes=("ref_logprobs",)))
+        if with_critic:
+            phases.append(Phase("values", self.values, reads=("input_ids",), writes=("values",)))
+        phases.append(Phase("adv", self.advantages, reads=reads, writes=("advantages", "returns")))
+        if with_critic:
+            phases.append(Phase("update_critic", self.update_critic, reads=("values", "returns")))
+        phases.append(Phase("update_actor", self.update_actor, reads=("old_logprobs", "advantages")))
+        phases.append(Phase("update_weights", self.sync))
+        return phases
+
+    def actor_rows(self, step: Step) -> list[np.ndarray]:
+        """The rows of each of the actor's mini-batches."""
+        actor = self.config.actor_rollout_ref.actor
+        return mini_batches(step, actor.ppo_mini_batch_size, shuffle_seed=self.config.trainer.seed if actor.shuffle else None)
+
+    def critic_rows(self, step: Step) -> list[np.ndarray]:
+        """The rows of each of the critic's mini-batches."""
+        critic = self.config.critic
+        return mini_batches(step, critic.ppo_mini_batch_size, shuffle_seed=self.config.trainer.seed if critic.shuffle else None)
+
+    def generate(self, step: Step) -> None:
+        """Sample n responses of every prompt with the current policy."""
+        rollout = self.config.actor_rollout_ref.rollout
+        requests = training_requests(step, rollout.n)
+        completions = self.workers["rollout"].call(
+            "generate", requests, sampling=rollout.training_sampling(self.config.data.max_response_length)
+        )
+        step.batch = rollout_batch(step.prompts, completions)
+
+    def reward(self, step: Step) -> None:
+        """Score each response; the reward stands at its last sampled token."""
+        prompts = [step.prompts[group] for group in step.batch["group"]]
+        scored = self.scorer.score(prompts, response_texts(step.batch, self.tokenizer))
+        batch = step.batch.with_columns(sequences={"reward": scored.rewards})
+        placed, empty = rewards.place_rewards(**tensors(batch, "reward", mask="sampled_mask"))
+        step.batch = batch.with_columns(tokens={"token_rewards": placed.numpy()})
+        step.metrics |= scored.metrics | {"reward/empty_responses": float(empty)}
+
+    def old_logprobs(self, step: Step) -> None:
+        """Log-probs under the policy as it was when it sampled, in the update's own micro-batches: the first ratio is 1."""
+        columns = forward(self.workers["actor"], step.batch, self.actor_rows(step), ("logprobs", "entropy"))
+        step.batch = step.batch.with_columns(
+            tokens={"old_logprobs": columns["logprobs"], "entropy": columns["entropy"]}
+        )
+        step.metrics |= step_metrics.of_old_policy(step.batch, self.config.actor_rollout_ref.actor)
+
+    def reference(self, step: Step) -> None:
+        """Log-probs under the frozen initial policy."""
+        columns = self.workers["ref"].call("forward", step.batch, outputs=("logprobs",))
+        step.batch = step.batch.with_columns(tokens={"ref_logprobs": columns["logprobs"]})
+
+    def values(self, step: Step) -> None:
+        """The critic's estimate of the return at every sampled token."""
+        columns = forward(self.workers["critic"], step.batch, self.critic_rows(step), ("values",))
+        step.batch = step.batch.with_columns(tokens=columns)
+
+    def advantages(self, step: Step) -> None:
+        """Rewards (less the KL penalty) become advantages and returns."""
+        algorithm, batch = self.config.algorithm, step.batch
+        if algorithm.use_kl_in_reward:
+            batch, metrics = step_metrics.penalise_kl(batch, algorithm.kl_penalty, self.kl_controller)
+            step.metrics |= metrics
+        computed = advantages.compute(
+            algorithm.adv_estimator,
+            **tensors(batch, "token_rewards", "values", "group", mask="sampled_mask"),
+            gamma=algorithm.gamma,
+            lam=algorithm.lam,
+            norm_by_std=algorithm.norm_adv_by_std_in_grpo,
+        )
+        step.batch = batch.with_columns(tokens=dict(zip(("advantages", "returns"), map(np.asarray, computed), strict=True)))
+        step.metrics |= step_metrics.of_batch(step.batch, self.config.data)
+
+    def update_critic(self, step: Step) -> None:
+        """Fit the values to the returns."""
+        critic = self.config.critic
+        step.metrics |= train(
+            self.workers["critic"], step.batch, self.critic_rows(step), CriticLoss(critic), critic.ppo_epochs, "critic"
+        )
+
+    def update_actor(self, step: Step) -> None:
+        """Improve the policy, once the critic has had `trainer.critic_warmup` steps to learn."""
+        actor = self.config.actor_rollout_ref.actor
+        if step.number > self.config.trainer.critic_warmup:
+            step.metrics |= train(
+                self.workers["actor"], step.batch, self.actor_rows(step), ActorLoss(actor), actor.ppo_epochs, "actor"
+            )
+
+    def sync(self, step: Step) -> None:
+        """Give the rollout the new weights."""
+        report = self.controller.sync_weights(self.workers["actor"], self.workers["rollout"], step.number)
+        step.metrics |= {"sync/bytes": float(report.bytes_received), "sync/seconds": report.seconds}
+
+
+def kl_controller(config: KlCtrlConfig) -> kl.FixedController | kl.AdaptiveController:
+    """The controller of the KL coefficient."""
+    if config.type == "fixed":
+        return kl.FixedController(config.kl_coef)
+    return kl.AdaptiveController(config.kl_coef, target=config.target_kl, horizon=config.horizon)

@@ -1,0 +1,43 @@
+"""A tiny Qwen2 language model with a character tokenizer, as an ordinary Hugging Face folder."""
+
+from pathlib import Path
+
+import torch
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+#: A turn is its bare text: the model sees "27+15=" and answers "42".
+CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+
+
+def write_model(folder: Path, *, seed: int, hidden_size: int, layers: int, heads: int) -> None:
+    """Write a randomly initialised model and its tokenizer."""
+    tokenizer = character_tokenizer("0123456789+=")
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=hidden_size,
+        intermediate_size=4 * hidden_size,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        max_position_embeddings=64,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen2ForCausalLM(config)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def character_tokenizer(alphabet: str) -> PreTrainedTokenizerFast:
+    """One token per character, after <pad> (0) and <eos> (1)."""
+    vocabulary = {token: index for index, token in enumerate(["<pad>", "<eos>", *alphabet])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>")
+    fast.chat_template = CHAT_TEMPLATE
+    return fast

@@ -1,0 +1,103 @@
+"""The numbers logged for a step, under the published names (perf/*, critic/*, response_length/*, ...)."""
+
+import numpy as np
+import torch
+from verl_algos import advantages, aggregation, kl
+from verl_algos.value_losses import explained_variance
+from verl_data import DataConfig, PackedBatch
+
+from verl_cli.columns import loss_denominators, tensors
+from verl_cli.config import ActorConfig
+from verl_cli.phases import Step
+
+
+def of_old_policy(batch: PackedBatch, actor: ActorConfig) -> dict[str, float]:
+    """Entropy of the policy that sampled, and how far the rollout's own probabilities are from the engine's."""
+    columns = tensors(batch, "entropy", "rollout_logprobs", "old_logprobs", mask="loss_mask")
+    mask, cu_seqlens = columns["mask"], columns["cu_seqlens"]
+    entropy_loss = aggregation.aggregate(
+        columns["entropy"],
+        mode=actor.loss_agg_mode,
+        denominators=loss_denominators(batch),
+        mask=mask,
+        cu_seqlens=cu_seqlens,
+        scale=actor.loss_scale_factor,
+    )
+    difference = (columns["rollout_logprobs"].exp() - columns["old_logprobs"].exp()).abs()[mask]
+    return {
+        "actor/entropy": float(columns["entropy"][mask].double().mean()) if mask.any() else 0.0,
+        "actor/entropy_loss": float(entropy_loss),
+        **_spread("training/rollout_probs_diff", difference, ("mean", "max"), separator="_"),
+    }
+
+
+def penalise_kl(
+    batch: PackedBatch, penalty: str, controller: kl.FixedController | kl.AdaptiveController
+) -> tuple[PackedBatch, dict[str, float]]:
+    """Take the KL between policy and reference off every token's reward, and let the controller see it."""
+    columns = tensors(batch, "token_rewards", "old_logprobs", "ref_logprobs", mask="sampled_mask")
+    coefficient = controller.coef
+    rewarded, terms = kl.apply_kl_to_rewards(
+        logprobs=columns.pop("old_logprobs"), **columns, coef=coefficient, penalty=penalty
+    )
+    total, count = terms["reward_kl_penalty"]
+    mean_kl = float(total / count)
+    controller.update(mean_kl, len(batch))
+    metrics = {"actor/reward_kl_penalty": mean_kl, "actor/reward_kl_penalty_coeff": coefficient}
+    return batch.with_columns(tokens={"token_rewards": rewarded.numpy()}), metrics
+
+
+def of_batch(batch: PackedBatch, data: DataConfig) -> dict[str, float]:
+    """Scores, rewards, advantages, returns, values and lengths of a whole step."""
+    columns = tensors(batch, "token_rewards", "advantages", "returns", "values", "reward", mask="sampled_mask")
+    mask, lengths = columns["mask"], np.diff(batch.cu_seqlens)
+    response = np.array([rows.sum() for rows in batch.per_sequence("sampled_mask")])
+    rewards = torch.from_numpy(np.array([rows.sum() for rows in batch.per_sequence("token_rewards")]))
+    metrics = {
+        **_spread("critic/score", columns["reward"]),
+        **_spread("critic/rewards", rewards),
+        **_spread("critic/advantages", columns["advantages"][mask]),
+        **_spread("critic/returns", columns["returns"][mask]),
+        **_spread("response_length", torch.from_numpy(response)),
+        "response_length/clip_ratio": float(np.mean([reason == "length" for reason in batch["finish_reason"]])),
+        **_spread("prompt_length", torch.from_numpy(lengths - response)),
+        "prompt_length/clip_ratio": float(np.mean(lengths - response >= data.max_prompt_length)),
+        "adv/singleton_groups": float(advantages.singleton_groups(torch.from_numpy(np.array(batch["group"])))),
+    }
+    if "values" in columns:
+        metrics |= _spread("critic/values", columns["values"][mask])
+        metrics["critic/vf_explained_var"] = float(
+            explained_variance(columns["values"], columns["returns"], mask, columns["cu_seqlens"])
+        )
+    return metrics
+
+
+def of_time(step: Step, devices: int) -> dict[str, float]:
+    """Wall time of the phases and throughput; `step.seconds` must hold "step"."""
+    tokens = step.batch.num_tokens
+    response_tokens = int(np.sum(step.batch["sampled_mask"]))
+    seconds = step.seconds
+    per_token = {
+        f"timing_per_token_ms/{name}": 1000 * seconds[name] / (response_tokens if name == "gen" else tokens)
+        for name in ("gen", "ref", "values", "adv", "update_critic", "update_actor")
+        if name in seconds
+    }
+    return {
+        "training/global_step": float(step.number),
+        "training/epoch": float(step.epoch),
+        **{f"timing_s/{name}": value for name, value in seconds.items()},
+        **per_token,
+        "perf/total_num_tokens": float(tokens),
+        "perf/time_per_step": seconds["step"],
+        "perf/throughput": tokens / (seconds["step"] * devices),
+    }
+
+
+def _spread(
+    name: str, values: torch.Tensor, statistics: tuple[str, ...] = ("mean", "max", "min"), *, separator: str = "/"
+) -> dict[str, float]:
+    """Mean, maximum and minimum; nothing where there are no values."""
+    if values.numel() == 0:
+        return {}
+    values = values.double()
+    return {f"{name}{separator}{statistic}": float(getattr(values, statistic)()) for statistic in statistics}

@@ -1,0 +1,312 @@
+"""The states of a key: live, renamed, not applicable, unknown."""
+
+import json
+from importlib.resources import files
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from verl_cli.config import ConfigError, Resolved, flat_keys, resolve
+from verl_cli.config.applicability import RULES
+from verl_cli.config.published import RENAMED, UNAVAILABLE_VALUES, nearest, published, reason, renamed
+from verl_cli.config.reasons import REASONS
+
+PATHS = ("data.train_files=train.parquet", "data.val_files=val.parquet", "actor_rollout_ref.model.path=model")
+LIVE = {key.name: key for key in flat_keys()}
+ACTOR = "actor_rollout_ref.actor"
+ROLLOUT = "actor_rollout_ref.rollout"
+
+
+def run(*overrides: str, allow_unused: bool = False, preset: str = "ppo") -> Resolved:
+    return resolve([*PATHS, *overrides], allow_unused=allow_unused, preset=preset)
+
+
+def refused(*overrides: str, allow_unused: bool = False, preset: str = "ppo") -> str:
+    with pytest.raises(ConfigError) as caught:
+        run(*overrides, allow_unused=allow_unused, preset=preset)
+    (problem,) = caught.value.problems
+    return problem
+
+
+# The tables
+
+
+def test_every_published_key_is_live_or_renamed_or_has_a_reason() -> None:
+    silent = [key for key in published() if key not in LIVE and renamed(key) == key and reason(key) is None]
+    assert silent == []
+    assert len(published()) > 840
+
+
+def test_every_reason_is_for_something_published_and_not_live() -> None:
+    def covers(prefix: str, key: str) -> bool:
+        return key == prefix or key.startswith(f"{prefix}.")
+
+    assert [prefix for prefix in REASONS if prefix in LIVE] == []
+    assert [prefix for prefix in REASONS if renamed(prefix) != prefix] == []
+    unpublished = [p for p in REASONS if reason(p) is None and not any(covers(p, key) for key in published())]
+    assert unpublished == []
+    needless = [
+        p for p in REASONS if published_below(p) and all(k in LIVE or renamed(k) != k for k in published_below(p))
+    ]
+    assert needless == []
+
+
+def published_below(prefix: str) -> list[str]:
+    return [key for key in published() if key == prefix or key.startswith(f"{prefix}.")]
+
+
+def test_every_reason_has_a_remedy() -> None:
+    for why, remedy in REASONS.values():
+        assert why.endswith(".")
+        assert remedy.endswith(".")
+
+
+def test_renames_lead_to_known_keys_and_never_from_live_ones() -> None:
+    for old, new in RENAMED.items():
+        assert old not in LIVE
+        assert renamed(new) == new
+        known = new in LIVE or reason(new) is not None or any(key.startswith(f"{new}.") for key in LIVE)
+        assert known, new
+
+
+def test_unavailable_values_belong_to_live_keys() -> None:
+    assert set(UNAVAILABLE_VALUES) <= set(LIVE)
+
+
+def test_rules_are_about_live_keys() -> None:
+    for rule in RULES:
+        assert any(name == rule.prefix or name.startswith(f"{rule.prefix}.") for name in LIVE), rule.prefix
+        assert set(rule.reads) <= set(LIVE)
+
+
+def test_the_published_table_is_written_one_key_a_line_without_repeats() -> None:
+    text = (files("verl_cli.config") / "published.json").read_text("utf-8")
+    assert len(text.splitlines()) == len(json.loads(text)) + 2
+
+
+# Not applicable: published and not implemented
+
+
+def literal(value: object) -> str:
+    if isinstance(value, str):
+        return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {literal(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(literal(item) for item in value) + "]"
+    return json.dumps(value)
+
+
+def test_null_and_the_published_default_never_fail() -> None:
+    unused = {key: value for key, value in published().items() if key not in LIVE and renamed(key) == key}
+    for values in (dict.fromkeys(unused), unused):
+        resolved = run(*(f"{key}={literal(value)}" for key, value in values.items()))
+        assert resolved.notices == []
+        assert resolved.config == run().config
+
+
+def test_a_live_key_takes_null_where_that_is_the_published_default() -> None:
+    nulls = [key for key, value in published().items() if value is None and key in LIVE]
+    assert run(*(f"{key}=null" for key in nulls if key not in dict.fromkeys(p.split("=")[0] for p in PATHS))).config
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        f"{ROLLOUT}.gpu_memory_utilization=0.4",
+        f"{ROLLOUT}.tensor_model_parallel_size=1",
+        f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu=8",
+        f"{ROLLOUT}.engine_kwargs.vllm.max_loras=3",
+        f"+{ROLLOUT}.engine_kwargs.vllm.max_loras=3",
+        f"{ROLLOUT}.engine_kwargs.vllm={{max_loras: 3}}",
+        f"{ACTOR}.fsdp_config.optimizer_offload=True",
+        f"{ACTOR}.optim.lr_decay_style=cosine",
+        f"{ACTOR}.megatron.anything.at_all=3",
+        "trainer.resume_mode=disable",
+        "reward.reward_model.enable=True",
+        "hydra.run.dir=x",
+        "trainer.logger=[console,wandb]",
+        f"{ROLLOUT}.name=vllm",
+    ],
+)
+def test_a_key_without_effect_fails_or_is_one_line(override: str) -> None:
+    problem = refused(override)
+    resolved = run(override, allow_unused=True)
+    assert resolved.notices == [problem]
+    assert "has no effect in this run" in problem
+    assert "\n" not in problem
+    assert resolved.config == run().config
+
+
+# Not applicable: live under other settings only
+
+
+@pytest.mark.parametrize(
+    ("preset", "override", "cause"),
+    [
+        ("grpo", "critic.optim.lr=1e-4", "adv_estimator=grpo"),
+        ("grpo", "critic.model.path=elsewhere", "adv_estimator=grpo"),
+        ("grpo", "trainer.critic_warmup=3", "adv_estimator=grpo"),
+        ("grpo", "algorithm.lam=0.9", "same advantage"),
+        ("grpo", "algorithm.kl_ctrl.kl_coef=0.5", "use_kl_in_reward=false"),
+        ("ppo", "algorithm.norm_adv_by_std_in_grpo=false", "GRPO"),
+        ("ppo", "algorithm.kl_ctrl.horizon=5", "fixed"),
+        ("ppo", f"{ACTOR}.kl_loss_coef=0.5", "use_kl_loss=true"),
+        ("ppo", f"{ACTOR}.loss_scale_factor=5", "seq-mean-token-sum-norm"),
+        ("ppo", f"{ACTOR}.ppo_max_token_len_per_gpu=5000", "use_dynamic_bsz=false"),
+        ("ppo", f"{ACTOR}.optim.num_cycles=2", "cosine"),
+        ("ppo", f"{ACTOR}.optim.total_training_steps=9", "trainer.total_training_steps"),
+        ("ppo", f"{ROLLOUT}.val_kwargs.top_p=0.9", "temperature 0"),
+        ("ppo", "reward.custom_reward_function.name=score", "reward.custom_reward_function.path"),
+    ],
+)
+def test_a_live_key_under_other_settings_is_not_applicable(preset: str, override: str, cause: str) -> None:
+    problem = refused(override, preset=preset)
+    assert problem.startswith(override.split("=")[0])
+    assert cause in problem
+    resolved = run(override, preset=preset, allow_unused=True)
+    assert resolved.notices == [problem]
+    assert resolved.config == run(preset=preset).config
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (f"{ACTOR}.use_dynamic_bsz=true", f"{ACTOR}.ppo_micro_batch_size_per_gpu=4"),
+        ("algorithm.use_kl_in_reward=false", "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4"),
+        ("algorithm.kl_ctrl.kl_coef=0", "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4"),
+        (f"{ACTOR}.clip_ratio=0.1", f"{ACTOR}.clip_ratio_low=0.2", f"{ACTOR}.clip_ratio_high=0.28"),
+        ("trainer.total_training_steps=9", "trainer.total_epochs=2"),
+        ("data.shuffle=false", "data.seed=3"),
+    ],
+)
+def test_the_setting_that_decides_is_named(overrides: tuple[str, ...]) -> None:
+    problem = refused(*overrides)
+    assert "has no effect" in problem
+    assert run(*overrides, allow_unused=True).notices == [problem]
+
+
+def test_a_default_never_fails_where_the_key_has_no_effect() -> None:
+    run(
+        "critic.optim.lr=1e-5",
+        "critic.ppo_epochs=1",
+        "algorithm.gamma=1.0",
+        "algorithm.kl_ctrl.kl_coef=0.001",
+        preset="grpo",
+    )
+    run(f"{ACTOR}.kl_loss_coef=0.001", f"{ACTOR}.kl_loss_type=low_var_kl", "algorithm.norm_adv_by_std_in_grpo=true")
+
+
+def test_a_preset_is_never_blamed_for_what_the_user_turned_off() -> None:
+    resolved = run(f"{ACTOR}.use_kl_loss=false", preset="grpo")
+    assert resolved.notices == []
+
+
+# Renamed
+
+
+@pytest.mark.parametrize(
+    ("override", "name", "value"),
+    [
+        (f"{ACTOR}.grad_clip=0.5", f"{ACTOR}.optim.clip_grad", 0.5),
+        ("critic.grad_clip=0.5", "critic.optim.clip_grad", 0.5),
+        (f"{ACTOR}.ppo_micro_batch_size=8", f"{ACTOR}.ppo_micro_batch_size_per_gpu", 8),
+        ("critic.ppo_micro_batch_size=8", "critic.ppo_micro_batch_size_per_gpu", 8),
+        (f"{ROLLOUT}.micro_batch_size_per_gpu=8", f"{ROLLOUT}.max_num_seqs", 8),
+        ("critic.model.fsdp_config.model_dtype=fp64", "critic.fsdp.model_dtype", "fp64"),
+        ("custom_reward_function.path=r.py", "reward.custom_reward_function.path", "r.py"),
+        ("custom_reward_function={path: r.py}", "reward.custom_reward_function.path", "r.py"),
+        ("data.tokenizer=t", "actor_rollout_ref.model.tokenizer_path", "t"),
+    ],
+)
+def test_a_renamed_key_works_and_says_so_once(override: str, name: str, value: object) -> None:
+    resolved = run(override)
+    (notice,) = resolved.notices
+    assert f"is now called {name}" in notice
+    node: object = resolved.config
+    for part in name.split("."):
+        node = getattr(node, part)
+    assert node == value
+
+
+def test_renamed_keys_without_effect_name_both() -> None:
+    problem = refused("critic.model.fsdp_config.optimizer_offload=True")
+    assert problem.startswith("critic.model.fsdp_config.optimizer_offload (now critic.fsdp.optimizer_offload)=true")
+    problem = refused(f"{ROLLOUT}.tensor_parallel_size=4")
+    assert f"{ROLLOUT}.tensor_model_parallel_size" in problem
+
+
+def test_a_null_under_an_old_name_sets_nothing() -> None:
+    resolved = run(f"{ACTOR}.ppo_micro_batch_size_per_gpu=4", f"{ACTOR}.ppo_micro_batch_size=null")
+    assert resolved.config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu == 4
+    assert resolved.notices == []
+
+
+def test_two_names_of_one_key_with_different_values_are_refused() -> None:
+    problem = refused(f"{ACTOR}.optim.clip_grad=0.5", f"{ACTOR}.grad_clip=0.7")
+    assert "two names of one key" in problem
+    run(f"{ACTOR}.optim.clip_grad=0.5", f"{ACTOR}.grad_clip=0.5")
+
+
+# Unknown
+
+
+@pytest.mark.parametrize(
+    ("key", "closest"),
+    [
+        ("data.train_batch_sise", "data.train_batch_size"),
+        ("actor_rollout_ref.actor.optim.learning_rate_warmup_steps", f"{ACTOR}.optim.lr_warmup_steps"),
+        ("actor.ppo_mini_batch_size", f"{ACTOR}.ppo_mini_batch_size"),
+        ("trainer.total_epoch", "trainer.total_epochs"),
+        (f"{ROLLOUT}.gpu_memory_utilisation", f"{ROLLOUT}.gpu_memory_utilization"),
+        ("algorithm.kl_coef", "algorithm.kl_ctrl.kl_coef"),
+    ],
+)
+@pytest.mark.parametrize("mark", ["", "+", "++"])
+def test_an_unknown_key_fails_and_names_the_nearest(mark: str, key: str, closest: str) -> None:
+    for allow_unused in (False, True):
+        problem = refused(f"{mark}{key}=1", allow_unused=allow_unused)
+        assert problem.startswith(f"There is no key {key} ")
+        assert f"The nearest is {closest}." in problem
+
+
+@pytest.mark.parametrize("value", ["null", "{}", "{a: 1}", "[1]"])
+def test_an_unknown_key_fails_whatever_its_value(value: str) -> None:
+    assert "There is no key" in refused(f"+trainer.colour={value}", allow_unused=True)
+
+
+@pytest.mark.parametrize("override", ["algorithm=grpo", "trainer=3", "critic=null", f"{ROLLOUT}.multi_turn=true"])
+def test_a_section_takes_no_value(override: str) -> None:
+    assert "to a section" in refused(override, allow_unused=True)
+
+
+def test_a_package_override_is_unknown() -> None:
+    assert "There is no key trainer@critic" in refused("trainer@critic=x")
+
+
+names = st.from_regex(r"[a-z][a-z_]{0,9}(\.[a-z][a-z_]{0,9}){0,3}", fullmatch=True)
+
+
+@settings(deadline=None, max_examples=25)
+@given(key=names, mark=st.sampled_from(["", "+", "++"]), allow_unused=st.booleans())
+def test_no_unknown_key_is_ever_accepted(key: str, mark: str, allow_unused: bool) -> None:
+    known = {*LIVE, *published(), *RENAMED}
+    if any(name == key or name.startswith(f"{key}.") for name in known) or key.split(".")[0] == "hydra":
+        return
+    problem = refused(f"{mark}{key}=1", allow_unused=allow_unused)
+    assert problem.startswith(f"There is no key {key} ")
+    assert nearest(key) in known
+    assert f"The nearest is {nearest(key)}." in problem
+
+
+@settings(deadline=None, max_examples=15)
+@given(key=st.sampled_from(sorted(LIVE)), data=st.data())
+def test_a_misspelt_live_key_is_refused_and_a_known_key_offered(key: str, data: st.DataObject) -> None:
+    position = data.draw(st.integers(0, len(key) - 1))
+    if key[position] == ".":
+        return
+    misspelt = key[:position] + "q" + key[position:]
+    if misspelt in published() or misspelt in RENAMED:
+        return
+    problem = refused(f"{misspelt}=1", allow_unused=True)
+    assert f"The nearest is {key}." in problem

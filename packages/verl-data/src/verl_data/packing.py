@@ -1,0 +1,105 @@
+"""Which sequences go together: micro-batches under a token budget, and parts of equal work.
+
+Both are pure functions of the lengths, so that every pass over a mini-batch that asks again gets the same plan.
+"""
+
+import heapq
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Rows = NDArray[np.int64]
+
+
+def attention_work(lengths: Sequence[int] | NDArray[np.integer]) -> NDArray[np.int64]:
+    """Estimate the work of sequences of `lengths` tokens (N,): ``24576 * L + L**2``, linear layers plus attention."""
+    tokens = np.asarray(lengths, dtype=np.int64)
+    return 24576 * tokens + tokens * tokens
+
+
+def pack(
+    lengths: Sequence[int] | NDArray[np.integer], *, max_tokens: int | None, max_sequences: int | None
+) -> list[Rows]:
+    """Plan micro-batches: each row of `lengths` (N,) in exactly one, rows ascending, micro-batches by their first row.
+
+    `max_tokens` is a hard cap on the real tokens of a micro-batch (best fit decreasing); `max_sequences` caps its
+    sequences. With `max_sequences` alone the micro-batches are consecutive rows; with neither there is one.
+
+    Raises ValueError for a sequence that is longer than `max_tokens`, and for caps below 1.
+    """
+    sizes = [int(length) for length in lengths]
+    if max_sequences is not None and max_sequences < 1:
+        raise ValueError(f"A micro-batch needs room for at least 1 sequence, but max_sequences is {max_sequences}.")
+    if not sizes:
+        return []
+    if max_tokens is None:
+        step = max_sequences or len(sizes)
+        return [np.arange(i, min(i + step, len(sizes)), dtype=np.int64) for i in range(0, len(sizes), step)]
+    longest = max(range(len(sizes)), key=sizes.__getitem__)
+    if sizes[longest] > max_tokens:
+        raise ValueError(
+            f"Sequence {longest} has {sizes[longest]} tokens, more than a micro-batch may hold ({max_tokens} tokens). "
+            "Raise the token budget per micro-batch to at least the longest prompt plus response, or shorten them."
+        )
+    micro_batches: list[list[int]] = []
+    # (tokens left, micro-batch), ascending: the tightest fit is found by bisection
+    open_ones: list[tuple[int, int]] = []
+    for row in sorted(range(len(sizes)), key=lambda row: -sizes[row]):
+        fit = bisect_left(open_ones, (sizes[row], -1))
+        if fit < len(open_ones):
+            room, index = open_ones.pop(fit)
+        else:
+            room, index = max_tokens, len(micro_batches)
+            micro_batches.append([])
+        micro_batches[index].append(row)
+        if max_sequences is None or len(micro_batches[index]) < max_sequences:
+            insort(open_ones, (room - sizes[row], index))
+    return [np.asarray(rows, dtype=np.int64) for rows in sorted(sorted(rows) for rows in micro_batches)]
+
+
+def balance(work: Sequence[float] | NDArray[np.number], k: int) -> list[Rows]:
+    """Split rows into `k` parts of nearly equal total `work` (N,), by the largest differencing method.
+
+    (Karmarkar and Karp, 1982, for k parts: the two partial partitions of largest spread are merged, largest part with
+    smallest.) Deterministic; rows ascend within a part, parts are ordered by their first row, empty parts come last.
+    """
+    if k < 1:
+        raise ValueError(f"Rows can be split into 1 part or more, not {k}.")
+    amounts = np.asarray(work).tolist()  # Python numbers: sums of large integers stay exact
+    # A partial partition is its non-empty parts by falling sum, at most k. The heap orders them by falling spread, then
+    # by age, which makes ties deterministic.
+    heap: list[tuple[float, int, list[_Part]]] = [
+        (-amount if k > 1 else 0, row, [(amount, [row])]) for row, amount in enumerate(amounts)
+    ]
+    heapq.heapify(heap)
+    age = len(heap)
+    while len(heap) > 1:
+        _, _, first = heapq.heappop(heap)
+        _, _, second = heapq.heappop(heap)
+        merged = _merge(first, second, k)
+        smallest = merged[-1][0] if len(merged) == k else 0
+        heapq.heappush(heap, (smallest - merged[0][0], age, merged))
+        age += 1
+    parts = sorted(sorted(rows) for _, rows in heap[0][2]) if heap else []
+    parts += [[] for _ in range(k - len(parts))]
+    return [np.asarray(rows, dtype=np.int64) for rows in parts]
+
+
+_Part = tuple[float, list[int]]
+
+
+def _merge(first: list[_Part], second: list[_Part], k: int) -> list[_Part]:
+    """Join the largest part of one with the smallest of the other, and so on; both count k parts, with empty ones."""
+    overlap = max(0, len(first) + len(second) - k)
+    # With part i of the first meets part k - 1 - i of the second, of which only the first len(second) are not empty.
+    joined = [_join(first[len(first) - overlap + i], second[len(second) - 1 - i]) for i in range(overlap)]
+    alone = first[: len(first) - overlap] + second[: len(second) - overlap]
+    return sorted(alone + joined, key=lambda part: -part[0])
+
+
+def _join(a: _Part, b: _Part) -> _Part:
+    large, small = (a[1], b[1]) if len(a[1]) >= len(b[1]) else (b[1], a[1])
+    large.extend(small)  # the longer list grows, so that joining costs N log N in all
+    return a[0] + b[0], large

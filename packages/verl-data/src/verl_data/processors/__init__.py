@@ -1,0 +1,1 @@
+"""Ready-made processors, one module per data set."""

@@ -1,0 +1,104 @@
+"""What a row for RL training must hold.
+
+========================  ==============================================================================================
+data_source               text that chooses the reward rule
+prompt                    list of messages {role, content}; text where data.prompt_format is rendered
+reward_model              {style, ground_truth}; without a ground truth only where the style is not rule
+extra_info                optional dict: split, index, and what a reward needs
+any other                 passed through: ability, tools (schemas for the chat template), images, ...
+========================  ==============================================================================================
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from verl_data.config import DataConfig
+from verl_data.errors import DataError
+
+#: Version of the row layout above, written into manifests.
+SCHEMA_VERSION = 1
+
+_MISSING_COLUMNS = (
+    "Turn raw rows into training rows with a verl_data.DataProcessor, or name your columns with data.prompt_key and "
+    "data.reward_fn_key"
+)
+
+
+def row_columns(config: DataConfig) -> tuple[str, ...]:
+    """The columns that `rl_row_problems` looks at."""
+    return config.reward_fn_key, config.prompt_key, "reward_model", "extra_info", "tools"
+
+
+def rl_row_problems(row: Mapping[str, Any], config: DataConfig) -> list[str]:
+    """Return what is wrong with a row, one sentence per field, each naming the field; empty if it is sound."""
+    source, prompt = config.reward_fn_key, config.prompt_key
+    missing = [name for name in (source, prompt, "reward_model") if name not in row]
+    if missing:
+        has = ", ".join(row) or "no columns"
+        return [f"lacks {', '.join(missing)}; it has {has}. {_MISSING_COLUMNS}"]
+    problems = []
+    if not isinstance(row[source], str) or not row[source]:
+        problems.append(f"field {source}: text is expected, not {_kind(row[source])}")
+    if (problem := _prompt_problem(row[prompt], config)) is not None:
+        problems.append(f"field {prompt}{problem}")
+    reward = row["reward_model"]
+    if not isinstance(reward, Mapping) or "ground_truth" not in reward:
+        problems.append(f"field reward_model: a dict with style and ground_truth is expected, not {_kind(reward)}")
+    elif reward["ground_truth"] is None and reward.get("style", "rule") == "rule":
+        problems.append("field reward_model.ground_truth: it is empty, but a rule needs an answer to compare with")
+    if not isinstance(row.get("extra_info", {}), (Mapping, type(None))):
+        problems.append(f"field extra_info: a dict is expected, not {_kind(row['extra_info'])}")
+    tools = row.get("tools")
+    if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, Mapping) for tool in tools)):
+        problems.append(f"field tools: a list of tool schemas (dicts) is expected, not {_kind(tools)}")
+    return problems
+
+
+def require_known_data_sources(first_seen: Mapping[str, str], known: Collection[str], register: str) -> None:
+    """Raise DataError if a data source has no reward rule.
+
+    Args:
+        first_seen: data source -> where it was met first, as `PromptLoader.data_sources` gives it.
+        known: the data sources that have a rule.
+        register: what to do to add a rule, as a sentence.
+    """
+    for source, location in first_seen.items():
+        if source not in known:
+            raise DataError(
+                f"{location}: there is no reward rule for data_source {source!r}. Known are "
+                f"{', '.join(sorted(known))}. {register}"
+            )
+
+
+def _prompt_problem(prompt: Any, config: DataConfig) -> str | None:
+    if config.prompt_format == "rendered":
+        return (
+            None
+            if isinstance(prompt, str) and prompt
+            else (f": finished text is expected because data.prompt_format is rendered, not {_kind(prompt)}")
+        )
+    if isinstance(prompt, str):
+        return (
+            ": a list of messages is expected, not text. Write it as [{role: user, content: ...}]; or, if it is "
+            "finished text with all special tokens, set data.prompt_format=rendered"
+        )
+    if not isinstance(prompt, list) or not prompt:
+        return f": a list of messages is expected, not {_kind(prompt)}"
+    for number, message in enumerate(prompt):
+        if not isinstance(message, Mapping):
+            return f"[{number}]: a message {{role, content}} is expected, not {_kind(message)}"
+        if not isinstance(message.get("role"), str):
+            return f"[{number}].role: text is expected, not {_kind(message.get('role'))}"
+        content = message.get("content")
+        parts = isinstance(content, list) and all(isinstance(part, Mapping) for part in content)
+        if not isinstance(content, str) and not parts and not (content is None and message.get("tool_calls")):
+            return f"[{number}].content: text is expected, not {_kind(content)}"
+    return None
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, (str, list, Mapping)) and not value:
+        return f"an empty {'text' if isinstance(value, str) else 'list' if isinstance(value, list) else 'dict'}"
+    return f"{type(value).__name__} {value!r:.60}"

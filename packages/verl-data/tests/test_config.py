@@ -1,0 +1,32 @@
+import ast
+import inspect
+from typing import Any
+
+import pytest
+from verl_data import DataConfig
+
+
+def test_every_field_says_why_one_would_touch_it() -> None:
+    source = ast.parse(inspect.getsource(DataConfig))
+    body = source.body[0].body  # type: ignore[attr-defined]
+    fields = [i for i, node in enumerate(body) if isinstance(node, ast.AnnAssign)]
+    assert len(fields) == 15
+    for i in fields:
+        assert isinstance(body[i + 1], ast.Expr), ast.unparse(body[i])
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"train_batch_size": 0}, "data.train_batch_size must be at least 1"),
+        ({"max_prompt_length": -1}, "data.max_prompt_length"),
+        ({"train_max_samples": 0}, "data.train_max_samples must be a number of rows"),
+        ({"seed": -1}, "data.seed"),
+        ({"truncation": "top"}, "data.truncation must be one of error, left, right, middle, but is 'top'"),
+        ({"prompt_format": "text"}, "data.prompt_format must be one of messages, rendered"),
+        ({"apply_chat_template_kwargs": {"tokenize": False}}, "may not set tokenize"),
+    ],
+)
+def test_values_without_a_meaning_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        DataConfig(**values)

@@ -11,7 +11,7 @@ from verl_data import Prompt, PromptLoader
 from verl_engine import EngineConfig, FsdpEngine, ModelConfig, OptimConfig
 from verl_rollout import HfRollout
 
-from verl_cli.config import RunConfig
+from verl_cli.config import ActorConfig, CriticConfig, RunConfig
 from verl_cli.controller import Controller, LocalController, RoleSpec, WorkerGroup
 from verl_cli.errors import UserError
 from verl_cli.run_dir import RunDir
@@ -53,47 +53,47 @@ def build(config: RunConfig, controller: Controller | None = None) -> Parts:
 
 def roles(config: RunConfig, total_steps: int) -> dict[str, RoleSpec]:
     """The roles that this configuration uses, and how a worker makes each."""
-    arr, critic, device = config.actor_rollout_ref, config.critic, device_of(config)
-    actor_steps = (total_steps - config.trainer.critic_warmup) * _optimiser_steps(config, arr.actor)
+    arr, critic, warmup = config.actor_rollout_ref, config.critic, config.trainer.critic_warmup
+    actor = arr.actor
     specs = {
         "actor": _engine(
             config,
-            model=arr.model,
-            optim=replace(arr.actor.optim, total_training_steps=actor_steps),
-            fsdp=arr.actor.fsdp_config,
             head="lm",
-            max_tokens_per_micro_batch=arr.actor.ppo_max_token_len_per_gpu,
-            max_sequences_per_micro_batch=None if arr.actor.use_dynamic_bsz else arr.actor.ppo_micro_batch_size_per_gpu,
+            model=arr.model,
+            fsdp=actor.fsdp_config,
+            optim=_with_length(actor.optim, max(total_steps - warmup, 1), actor, config),
+            **_micro_batches(actor.use_dynamic_bsz, actor.ppo_micro_batch_size_per_gpu, actor.ppo_max_token_len_per_gpu),
         )
     }
     if needs_reference(config):
         specs["ref"] = _engine(
             config,
-            model=arr.model,
-            optim=None,
-            fsdp=arr.ref.fsdp_config,
             head="lm",
-            max_tokens_per_micro_batch=arr.ref.log_prob_max_token_len_per_gpu,
-            max_sequences_per_micro_batch=None
-            if arr.ref.log_prob_use_dynamic_bsz
-            else arr.ref.log_prob_micro_batch_size_per_gpu,
+            model=arr.model,
+            fsdp=arr.ref.fsdp_config,
+            optim=None,
+            **_micro_batches(
+                arr.ref.log_prob_use_dynamic_bsz,
+                arr.ref.log_prob_micro_batch_size_per_gpu,
+                arr.ref.log_prob_max_token_len_per_gpu,
+            ),
         )
     if needs_critic(config):
-        critic_steps = total_steps * _optimiser_steps(config, critic)
         specs["critic"] = _engine(
             config,
-            model=critic.model,
-            optim=replace(critic.optim, total_training_steps=critic_steps),
-            fsdp=critic.fsdp,
             head="value",
-            max_tokens_per_micro_batch=critic.ppo_max_token_len_per_gpu,
-            max_sequences_per_micro_batch=None if critic.use_dynamic_bsz else critic.ppo_micro_batch_size_per_gpu,
+            model=critic.model,
+            fsdp=critic.fsdp,
+            optim=_with_length(critic.optim, total_steps, critic, config),
+            **_micro_batches(
+                critic.use_dynamic_bsz, critic.ppo_micro_batch_size_per_gpu, critic.ppo_max_token_len_per_gpu
+            ),
         )
     specs["rollout"] = RoleSpec(
         HfRollout,
         {
             "model_path": arr.model.path,
-            "device": device,
+            "device": device_of(config),
             "dtype": arr.rollout.dtype,
             "max_num_seqs": arr.rollout.max_num_seqs,
             "trust_remote_code": arr.model.trust_remote_code,
@@ -143,10 +143,19 @@ def _engine(config: RunConfig, *, optim: OptimConfig | None, **arguments: Any) -
     return RoleSpec(FsdpEngine, {"config": engine})
 
 
-def _optimiser_steps(config: RunConfig, owner: Any) -> int:
-    """Optimiser steps of one training step."""
-    per_epoch = -(-config.data.train_batch_size // owner.ppo_mini_batch_size)
-    return int(per_epoch * owner.ppo_epochs)
+def _micro_batches(dynamic: bool, sequences: int | None, tokens: int) -> dict[str, int | None]:
+    """Micro-batches are cut by a number of sequences where one is given, by tokens otherwise."""
+    by_tokens = dynamic or sequences is None
+    return {
+        "max_tokens_per_micro_batch": tokens if by_tokens else None,
+        "max_sequences_per_micro_batch": None if by_tokens else sequences,
+    }
+
+
+def _with_length(optim: OptimConfig, steps: int, owner: ActorConfig | CriticConfig, config: RunConfig) -> OptimConfig:
+    """The optimiser with the length of its schedule: its optimiser steps in `steps` training steps."""
+    mini_batches = config.data.train_batch_size // owner.ppo_mini_batch_size
+    return replace(optim, total_training_steps=steps * mini_batches * owner.ppo_epochs)
 
 
 def _first_line(error: BaseException) -> str:

@@ -153,7 +153,6 @@ def test_a_key_without_effect_fails_or_is_one_line(override: str) -> None:
         ("ppo", "algorithm.kl_ctrl.horizon=5", "fixed"),
         ("ppo", f"{ACTOR}.kl_loss_coef=0.5", "use_kl_loss=true"),
         ("ppo", f"{ACTOR}.loss_scale_factor=5", "seq-mean-token-sum-norm"),
-        ("ppo", f"{ACTOR}.ppo_max_token_len_per_gpu=5000", "use_dynamic_bsz=false"),
         ("ppo", f"{ACTOR}.optim.num_cycles=2", "cosine"),
         ("ppo", f"{ACTOR}.optim.total_training_steps=9", "trainer.total_training_steps"),
         ("ppo", f"{ROLLOUT}.val_kwargs.top_p=0.9", "temperature 0"),
@@ -173,6 +172,7 @@ def test_a_live_key_under_other_settings_is_not_applicable(preset: str, override
     "overrides",
     [
         (f"{ACTOR}.use_dynamic_bsz=true", f"{ACTOR}.ppo_micro_batch_size_per_gpu=4"),
+        (f"{ACTOR}.ppo_micro_batch_size_per_gpu=4", f"{ACTOR}.ppo_max_token_len_per_gpu=5000"),
         ("algorithm.use_kl_in_reward=false", "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4"),
         ("algorithm.kl_ctrl.kl_coef=0", "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4"),
         (f"{ACTOR}.clip_ratio=0.1", f"{ACTOR}.clip_ratio_low=0.2", f"{ACTOR}.clip_ratio_high=0.28"),

@@ -1,7 +1,7 @@
 """`TrainEngine` over FSDP2: parameters, gradients and moments sharded over all ranks, at every number of ranks."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -146,15 +146,14 @@ class FsdpEngine:
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _rounds(self, batch: PackedBatch) -> Iterator[NDArray[np.int64] | None]:
-        """Yield the rows of each micro-batch, and then None while other ranks have more of them."""
+    def _rounds(self, batch: PackedBatch) -> list[NDArray[np.int64] | None]:
+        """Return the rows of each micro-batch, and a None for each one that other ranks have more. Collective."""
         plan = pack(
             batch.lengths,
             max_tokens=self.config.max_tokens_per_micro_batch,
             max_sequences=self.config.max_sequences_per_micro_batch,
         )
-        yield from plan
-        yield from [None] * (max_over_ranks(len(plan), self._device) - len(plan))
+        return [*plan, *[None] * (max_over_ranks(len(plan), self._device) - len(plan))]
 
     def _step(self) -> Metrics:
         assert self._optimizer is not None and self.config.optim is not None

@@ -47,24 +47,19 @@ _NO_KL_IN_REWARD = Reason(
 
 
 def _batching(section: str, sequences: str, dynamic: str, tokens: str) -> list[Rule]:
-    reads = (f"{section}.{dynamic}",)
+    by_tokens, by_sequences = f"{section}.{dynamic}", f"{section}.{sequences}"
     return [
         Rule(
-            f"{section}.{sequences}",
-            reads,
+            by_sequences,
+            (by_tokens,),
             lambda dynamic: bool(dynamic),
-            Reason(
-                f"Micro-batches are cut by tokens ({reads[0]}=true).", f"Set {section}.{tokens}, or {reads[0]}=false."
-            ),
+            Reason(f"Micro-batches are cut by tokens ({by_tokens}=true).", f"Set {section}.{tokens}, or {by_tokens}=false."),
         ),
         Rule(
             f"{section}.{tokens}",
-            reads,
-            lambda dynamic: not dynamic,
-            Reason(
-                f"Micro-batches are cut by sequences ({reads[0]}=false).",
-                f"Set {section}.{sequences}, or {reads[0]}=true.",
-            ),
+            (by_tokens, by_sequences),
+            lambda dynamic, size: not dynamic and size is not None,
+            Reason(f"Micro-batches are cut by sequences ({by_sequences}).", f"Leave {by_sequences} out, or this."),
         ),
     ]
 

@@ -138,8 +138,8 @@ def _interpolate(base: list[Setting], user: list[Setting], found: list[str]) -> 
 def _bad_reference(setting: Setting, error: Exception) -> str:
     detail = str(error).splitlines()[0].rstrip(".")
     return (
-        f"A reference in {setting.key} (from {setting.source}) cannot be resolved: {detail}. "
-        "Write ${key} for another key's value, ${oc.env:NAME} for the environment, or \\${ for the characters themselves."
+        f"A reference in {setting.key} (from {setting.source}) cannot be resolved: {detail}. Write ${{key}} for "
+        "another key's value, ${oc.env:NAME} for the environment, or \\${ for the characters themselves."
     )
 
 

@@ -37,11 +37,11 @@ class ActorConfig:
     ppo_mini_batch_size: int = 256
     """Prompts per optimiser step; a smaller value takes more, noisier steps on the same rollouts."""
     ppo_micro_batch_size_per_gpu: int | None = None
-    """Sequences per forward and backward pass; lower it when memory runs out. Null takes the mini-batch in one pass."""
+    """Sequences per forward and backward pass; lower it when memory runs out. Null cuts by ppo_max_token_len_per_gpu."""
     use_dynamic_bsz: bool = False
-    """Pack micro-batches by tokens instead of by sequences, which wastes no memory on uneven lengths."""
+    """Cut micro-batches by tokens even where a number of sequences is given; uneven lengths then cost no memory."""
     ppo_max_token_len_per_gpu: int = 16384
-    """Most tokens of a micro-batch under use_dynamic_bsz; lower it when memory runs out."""
+    """Most tokens of a micro-batch, a hard cap; lower it when memory runs out. Not used with a number of sequences."""
     clip_ratio: float = 0.2
     """How far the probability ratio may move from 1 before its gradient stops, in both directions."""
     clip_ratio_low: float = derived("${actor_rollout_ref.actor.clip_ratio}")
@@ -76,7 +76,7 @@ class RefConfig:
     """The frozen reference model's forward pass; loaded only when a KL term needs it."""
 
     log_prob_micro_batch_size_per_gpu: int | None = None
-    """Sequences per forward pass of the reference. Null takes the mini-batch in one pass."""
+    """Sequences per forward pass of the reference. Null cuts by log_prob_max_token_len_per_gpu."""
     log_prob_use_dynamic_bsz: bool = derived("${actor_rollout_ref.actor.use_dynamic_bsz}")
     """Pack the reference's micro-batches by tokens instead of by sequences."""
     log_prob_max_token_len_per_gpu: int = derived("${actor_rollout_ref.actor.ppo_max_token_len_per_gpu}")
@@ -104,11 +104,11 @@ class CriticConfig:
     ppo_mini_batch_size: int = derived("${actor_rollout_ref.actor.ppo_mini_batch_size}")
     """Prompts per optimiser step of the critic."""
     ppo_micro_batch_size_per_gpu: int | None = None
-    """Sequences per forward and backward pass of the critic. Null takes the mini-batch in one pass."""
+    """Sequences per forward and backward pass of the critic. Null cuts by ppo_max_token_len_per_gpu."""
     use_dynamic_bsz: bool = derived("${actor_rollout_ref.actor.use_dynamic_bsz}")
     """Pack the critic's micro-batches by tokens instead of by sequences."""
     ppo_max_token_len_per_gpu: int = 32768
-    """Most tokens of the critic's micro-batch under use_dynamic_bsz."""
+    """Most tokens of the critic's micro-batch. Not used with a number of sequences."""
     ppo_epochs: int = derived("${actor_rollout_ref.actor.ppo_epochs}")
     """Passes of the critic over each step's rollouts."""
     cliprange_value: float = 0.5

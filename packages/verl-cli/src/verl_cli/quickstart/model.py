@@ -1,16 +1,16 @@
 """A tiny Qwen2 language model with a character tokenizer, as an ordinary Hugging Face folder."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
 #: A turn is its bare text: the model sees "27+15=" and answers "42".
 CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 
-def write_model(folder: Path, *, seed: int, hidden_size: int, layers: int, heads: int) -> None:
+def write_model(folder: Path, *, seed: int, hidden_size: int = 96, layers: int = 2, heads: int = 4) -> None:
     """Write a randomly initialised model and its tokenizer."""
     tokenizer = character_tokenizer("0123456789+=")
     config = Qwen2Config(
@@ -33,11 +33,13 @@ def write_model(folder: Path, *, seed: int, hidden_size: int, layers: int, heads
     tokenizer.save_pretrained(folder)
 
 
-def character_tokenizer(alphabet: str) -> PreTrainedTokenizerFast:
-    """One token per character, after <pad> (0) and <eos> (1)."""
+def character_tokenizer(alphabet: str) -> Any:
+    """One token per character of `alphabet` (printable ASCII), after <pad> (0) and <eos> (1).
+
+    It is the architecture's own class without a merge: AutoTokenizer makes no other of a Qwen2 folder.
+    """
     vocabulary = {token: index for index, token in enumerate(["<pad>", "<eos>", *alphabet])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>")
-    fast.chat_template = CHAT_TEMPLATE
-    return fast
+    tokenizer_class: Any = Qwen2Tokenizer
+    tokenizer = tokenizer_class(vocab=vocabulary, merges=[], pad_token="<pad>", eos_token="<eos>", unk_token="<pad>")
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer

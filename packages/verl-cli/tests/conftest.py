@@ -1,0 +1,44 @@
+"""A tiny model and a tiny data set on disk, and the command line that trains one on the other."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from verl_cli.quickstart.model import write_model
+from verl_data.processors.arithmetic import prepare_addition
+
+
+@pytest.fixture(scope="session")
+def assets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `model`, and `train.parquet` and `validation.parquet` of addition problems."""
+    folder = tmp_path_factory.mktemp("assets")
+    write_model(folder / "model", seed=0, hidden_size=32)
+    prepare_addition(folder, low=10, high=14, validation=5, seed=0)
+    return folder
+
+
+@pytest.fixture
+def overrides(assets: Path, tmp_path: Path) -> Callable[..., list[str]]:
+    """Build the command line of a short run into `tmp_path/run`; keyword arguments add or replace keys ("__" is ".")."""
+
+    def build(**changes: object) -> list[str]:
+        keys: dict[str, object] = {
+            "data.train_files": assets / "train.parquet",
+            "data.val_files": assets / "validation.parquet",
+            "data.train_batch_size": 8,
+            "data.max_prompt_length": 16,
+            "data.max_response_length": 4,
+            "actor_rollout_ref.model.path": assets / "model",
+            "actor_rollout_ref.model.enable_gradient_checkpointing": "false",
+            "actor_rollout_ref.rollout.n": 2,
+            "actor_rollout_ref.actor.ppo_mini_batch_size": 4,
+            "actor_rollout_ref.actor.optim.lr": 1e-3,
+            "critic.optim.lr": 1e-3,
+            "trainer.total_training_steps": 2,
+            "trainer.device": "cpu",
+            "trainer.default_local_dir": tmp_path / "run",
+        }
+        keys |= {name.replace("__", "."): value for name, value in changes.items()}
+        return [f"{key}={value}" for key, value in keys.items()]
+
+    return build

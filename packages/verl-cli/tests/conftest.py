@@ -7,13 +7,20 @@ import pytest
 from verl_cli.quickstart.model import write_model
 from verl_data.processors.arithmetic import prepare_addition
 
+#: A reward that differs between any two answers of an untrained model: with equal rewards, whitening would magnify rounding.
+REWARD = """
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    return {"score": sum(map(ord, solution_str)) % 7 / 7, "acc": solution_str == ground_truth}
+"""
+
 
 @pytest.fixture(scope="session")
 def assets(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `model`, and `train.parquet` and `validation.parquet` of addition problems."""
+    """A folder with `model`, `reward.py`, and `train.parquet` and `validation.parquet` of addition problems."""
     folder = tmp_path_factory.mktemp("assets")
     write_model(folder / "model", seed=0, hidden_size=32)
     prepare_addition(folder, low=10, high=14, validation=5, seed=0)
+    (folder / "reward.py").write_text(REWARD)
     return folder
 
 
@@ -34,6 +41,7 @@ def overrides(assets: Path, tmp_path: Path) -> Callable[..., list[str]]:
             "actor_rollout_ref.actor.ppo_mini_batch_size": 4,
             "actor_rollout_ref.actor.optim.lr": 1e-3,
             "critic.optim.lr": 1e-3,
+            "reward.custom_reward_function.path": assets / "reward.py",
             "trainer.total_training_steps": 2,
             "trainer.device": "cpu",
             "trainer.default_local_dir": tmp_path / "run",

@@ -92,6 +92,10 @@ class FsdpEngine:
         mini-batch without trained tokens (`denominators.tokens` 0) computes nothing; both report `lr` 0.
         """
         self._check(loss.outputs, "params", "optimizer")
+        if self._optimizer is None:
+            raise EngineError(
+                f"{self.config.model.path} is frozen (optim=None) and does not train; configure an optimiser."
+            )
         if denominators.tokens == 0:
             return self._step_metrics(norm=0.0, rate=0.0)
         sums = MetricSums()

@@ -31,7 +31,7 @@ def global_norm(shards: list[torch.Tensor], device: torch.device) -> float:
 
 
 def clip(shards: list[torch.Tensor], norm: float, largest: float) -> None:
-    """Scale gradients of global norm `norm` in place so that it is at most `largest`, as torch's clip_grad_norm_ does."""
+    """Scale gradients of global norm `norm` in place to at most `largest`, as torch's clip_grad_norm_ does."""
     scale = largest / (norm + 1e-6)
     if shards and scale < 1:
         torch._foreach_mul_(shards, scale)

@@ -16,12 +16,13 @@ def write_model(folder: Path, *, seed: int, hidden_size: int = 96, layers: int =
     config = Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=hidden_size,
-        intermediate_size=4 * hidden_size,
+        intermediate_size=8 * hidden_size // 3,
         num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=heads,
         max_position_embeddings=64,
-        tie_word_embeddings=False,
+        tie_word_embeddings=True,
+        initializer_range=0.08,  # a network this narrow learns much sooner than with the usual 0.02
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 from transformers import AutoTokenizer
 from verl_data import read_rows
-from verl_data.processors.arithmetic import prepare_addition, sft_pairs
+from verl_data.processors.arithmetic import prepare_addition
 
 from verl_cli.build import build
 from verl_cli.config import resolve
@@ -16,27 +16,23 @@ from verl_cli.quickstart.model import write_model
 from verl_cli.quickstart.warmup import warm_up
 from verl_cli.trainer import fit
 
-#: The problems: a + b with both operands in this range; so many of them are held out for validation.
-LOW, HIGH, HELD_OUT = 10, 39, 300
-#: The model, and its supervised warm-up.
-MODEL = {"hidden_size": 96, "layers": 2, "heads": 4}
-WARM_UP = {"steps": 200, "rows_per_step": 128, "lr": 2e-3}
+#: The problems: a + b with both operands in this range, 70 % of them with a carry; so many are held out for validation.
+DATA = {"low": 10, "high": 49, "validation": 250, "carry_share": 0.7}
+#: The supervised warm-up, on demonstrations that forget 70 % of the carries.
+WARM_UP = {"steps": 200, "rows_per_step": 128, "lr": 3e-3, "forgotten_carries": 0.7}
 #: PPO. Every number that is not here has the default of `verl-cli train`.
 PPO = [
-    "data.train_batch_size=64",
-    "data.max_prompt_length=16",
-    "data.max_response_length=6",
-    "actor_rollout_ref.rollout.n=8",
-    "actor_rollout_ref.rollout.max_num_seqs=512",
+    "data.train_batch_size=256",
+    "data.max_prompt_length=8",
+    "data.max_response_length=3",
     "actor_rollout_ref.model.enable_gradient_checkpointing=false",
-    "actor_rollout_ref.actor.ppo_mini_batch_size=32",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=128",
     "actor_rollout_ref.actor.optim.lr=5e-4",
     "actor_rollout_ref.actor.optim.lr_scheduler_type=linear",
-    "critic.model.enable_gradient_checkpointing=false",
     "critic.optim.lr=2e-3",
-    "critic.optim.lr_scheduler_type=linear",
-    "trainer.total_training_steps=100",
-    "trainer.test_freq=20",
+    "trainer.critic_warmup=3",
+    "trainer.total_training_steps=43",
+    "trainer.test_freq=10",
     "trainer.project_name=quickstart",
     "trainer.experiment_name=addition",
     "trainer.device=cpu",
@@ -57,7 +53,7 @@ def run_quickstart(run_dir: Path | None, *, seed: int, constant_reward: bool) ->
     summary = {**summary, "seconds": round(time.monotonic() - start, 1)}
     (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     typer.echo(
-        f"Accuracy on {HELD_OUT} held-out problems: {summary['val_accuracy_before']:.2f} before PPO, "
+        f"Accuracy on {DATA['validation']} held-out problems: {summary['val_accuracy_before']:.2f} before PPO, "
         f"{summary['val_accuracy_after']:.2f} after it ({summary['seconds']:.0f} s in all).\n"
         f"Report: {folder / 'report.html'}\n"
         f"Next: the same data and model with GRPO: verl-cli train --preset grpo --config {folder / 'config.yaml'} "
@@ -68,9 +64,9 @@ def run_quickstart(run_dir: Path | None, *, seed: int, constant_reward: bool) ->
 def _prepare(folder: Path, seed: int) -> Path:
     """Write data, initial model and warmed-up model; return the last."""
     data, initial, warmed = folder / "data", folder / "models" / "initial", folder / "models" / "warmed_up"
-    prepare_addition(data, low=LOW, high=HIGH, validation=HELD_OUT, seed=seed)
-    write_model(initial, seed=seed, **MODEL)
-    typer.echo(f"1/3 {folder}: addition of {LOW}..{HIGH}, {HELD_OUT} problems held out, and a model of random weights")
+    prepare_addition(data, seed=seed, **DATA)
+    write_model(initial, seed=seed)
+    typer.echo(f"1/3 {folder}: two-digit additions, {DATA['validation']} of them held out, and a model of random weights")
     shown = time.monotonic()
 
     def progress(step: int, loss: float) -> None:
@@ -79,8 +75,8 @@ def _prepare(folder: Path, seed: int) -> Path:
             shown = time.monotonic()
             typer.echo(f"2/3 supervised warm-up: step {step} of {WARM_UP['steps']}, loss {loss:.3f}")
 
-    pairs = sft_pairs(list(read_rows(data / "train.parquet")))
-    warm_up(initial, warmed, pairs, AutoTokenizer.from_pretrained(initial), seed=seed, progress=progress, **WARM_UP)
+    rows = list(read_rows(data / "train.parquet"))
+    warm_up(initial, warmed, rows, AutoTokenizer.from_pretrained(initial), seed=seed, progress=progress, **WARM_UP)
     typer.echo("3/3 PPO")
     return warmed
 

@@ -197,7 +197,7 @@ class EngineConformance:
         resumed.load(tmp_path / "state")
         for scale in (-1.0, 1.0):  # a gradient that turns round shows moments that were lost
             metrics = [each.train_batch(batch, PolicyLoss(scale=scale), count(batch)) for each in (engine, resumed)]
-            assert metrics[0] == metrics[1]
+            assert _numbers(metrics[0]) == _numbers(metrics[1])
             assert_close(full_weights(resumed), full_weights(engine), 0.0)
         np.testing.assert_allclose(metrics[0]["lr"][0], 7e-4)
 
@@ -243,7 +243,7 @@ class EngineConformance:
             assert_close(full_weights(engine), before, 0.0)
         # Moments, schedule and gradients are as if nothing had happened.
         results = [each.train_batch(batch, PolicyLoss(), count(batch)) for each in (engine, untouched)]
-        assert results[0] == results[1] and results[0]["grad_norm_nonfinite"] == (0.0, 1.0)
+        assert _numbers(results[0]) == _numbers(results[1]) and results[0]["grad_norm_nonfinite"] == (0.0, 1.0)
         assert results[0]["lr"] == (2.5e-3, 1.0)
         assert_close(full_weights(engine), full_weights(untouched), 0.0)
 
@@ -332,6 +332,11 @@ class EngineConformance:
         assert_close(full_weights(exported), full_weights(engine), 0.0)
         engine.train_batch(batch, PolicyLoss(scale=-1.0), count(batch))
         assert_close(full_weights(engine), after[0], 1e-10)
+
+
+def _numbers(metrics: Metrics) -> Metrics:
+    """Return what was computed, without the memory that it took."""
+    return {name: term for name, term in metrics.items() if not name.startswith("perf/")}
 
 
 def _raises(kind: type[Exception], text: str, call: Callable[[], Any]) -> None:

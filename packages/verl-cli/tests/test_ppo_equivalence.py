@@ -30,7 +30,9 @@ FLOAT64 = {
 }
 
 
-def trained(overrides: list[str], *, through_pickle: bool = False) -> tuple[list[dict[str, float]], dict[str, torch.Tensor]]:
+def trained(
+    overrides: list[str], *, through_pickle: bool = False
+) -> tuple[list[dict[str, float]], dict[str, torch.Tensor]]:
     """Metrics of every step and the final actor's weights."""
     config = resolve(overrides).config
     run_dir = Path(config.trainer.default_local_dir)
@@ -148,7 +150,7 @@ def test_rollout_and_engine_agree_on_log_probs(overrides: Overrides, temperature
     _, step = before_update(parts)
     mask = np.asarray(step.batch["sampled_mask"])
     difference = np.abs(step.batch["rollout_logprobs"] - step.batch["old_logprobs"])[mask]
-    assert 0 < len(difference)
+    assert len(difference) > 0
     assert difference.max() < 1e-5
 
 

@@ -1,4 +1,3 @@
-import os
 from pathlib import Path
 
 import pytest
@@ -39,4 +38,4 @@ def test_a_text_file_is_replaced_whole(tmp_path: Path) -> None:
     write_atomically(path, "old")
     write_atomically(path, "new")
     assert path.read_text() == "new"
-    assert os.listdir(tmp_path) == ["summary.json"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["summary.json"]

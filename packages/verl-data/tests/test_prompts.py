@@ -67,7 +67,7 @@ def test_no_chat_template_says_what_to_do(make_bos_tokenizer: Callable[[str | No
 
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "base-model")
     with pytest.raises(
-        DataError, match=r"base-model has no chat template.*custom_chat_template.*prompt_format=rendered"
+        DataError, match=r"base-model has no chat template.*chat_template\.jinja.*prompt_format=rendered"
     ):
         render_prompt(tokenizer, HI)
 

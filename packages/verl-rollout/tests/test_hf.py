@@ -134,6 +134,17 @@ def test_the_default_dtype_follows_the_device(folder: Path) -> None:
     assert report.bytes_received == parameters * (4 if DEVICE == "cpu" else 2)
 
 
+def test_overridden_configuration_values_change_what_is_computed(folder: Path) -> None:
+    request, sampling = Request(prompt_ids=[2, 3, 4, 5], key=(0,)), Sampling(max_tokens=3, temperature=0.0)
+    plain = HfRollout(folder).generate([request], sampling)[0].logprobs
+    same = HfRollout(folder, override_config={"rms_norm_eps": 1e-6}).generate([request], sampling)[0].logprobs
+    other = HfRollout(folder, override_config={"rms_norm_eps": 0.5}).generate([request], sampling)[0].logprobs
+    np.testing.assert_array_equal(plain, same)
+    assert not np.array_equal(plain, other)
+    with pytest.raises(ValueError, match="rms_norm_epsilon"):
+        HfRollout(folder, override_config={"rms_norm_epsilon": 0.5})
+
+
 def test_bad_arguments_say_what_to_do(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no model folder"):
         HfRollout(tmp_path / "nowhere")

@@ -9,9 +9,9 @@ def _refuse_the_original() -> None:
     except PackageNotFoundError:
         return
     raise ImportError(
-        f"Two distributions in this environment provide the package `verl`: verl-cli {version('verl-cli')} and the original "
-        f"verl {other}. Their files overwrite each other, so neither can be trusted. Remove one (`pip uninstall verl verl-cli`) "
-        f"and install the one you want again, or use two environments."
+        f"Two distributions in this environment provide the package `verl`: verl-cli {version('verl-cli')} and the "
+        f"original verl {other}. Their files overwrite each other, so neither can be trusted. Remove both (`pip "
+        f"uninstall verl verl-cli`) and install the one you want again, or use two environments."
     )
 
 

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
+import transformers
 from transformers import AutoTokenizer
 from verl_data import Prompt, PromptLoader
 from verl_engine import EngineConfig, FsdpEngine, ModelConfig, OptimConfig
@@ -16,6 +17,8 @@ from verl_cli.controller import Controller, LocalController, RoleSpec, WorkerGro
 from verl_cli.errors import UserError
 from verl_cli.run_dir import RunDir
 from verl_cli.scoring import Scorer, load_scorer
+
+_TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken", "tekken.json")
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class Parts:
 
 def build(config: RunConfig, controller: Controller | None = None) -> Parts:
     """Open the data, load the reward function and start the workers; raises before anything is written."""
+    quiet_transformers()
     run_dir = RunDir(Path(config.trainer.default_local_dir).expanduser())
     run_dir.check_free()
     model = config.actor_rollout_ref.model
@@ -46,9 +50,7 @@ def build(config: RunConfig, controller: Controller | None = None) -> Parts:
     total_steps = config.trainer.total_training_steps or loader.steps_per_epoch * config.trainer.total_epochs
     controller = controller or LocalController()
     workers = controller.start(roles(config, total_steps))
-    return Parts(
-        config, run_dir, tokenizer, scorer, loader, validation.all_prompts(), controller, workers, total_steps
-    )
+    return Parts(config, run_dir, tokenizer, scorer, loader, validation.all_prompts(), controller, workers, total_steps)
 
 
 def roles(config: RunConfig, total_steps: int) -> dict[str, RoleSpec]:
@@ -62,7 +64,9 @@ def roles(config: RunConfig, total_steps: int) -> dict[str, RoleSpec]:
             model=arr.model,
             fsdp=actor.fsdp_config,
             optim=_with_length(actor.optim, max(total_steps - warmup, 1), actor, config),
-            **_micro_batches(actor.use_dynamic_bsz, actor.ppo_micro_batch_size_per_gpu, actor.ppo_max_token_len_per_gpu),
+            **_micro_batches(
+                actor.use_dynamic_bsz, actor.ppo_micro_batch_size_per_gpu, actor.ppo_max_token_len_per_gpu
+            ),
         )
     }
     if needs_reference(config):
@@ -97,6 +101,7 @@ def roles(config: RunConfig, total_steps: int) -> dict[str, RoleSpec]:
             "dtype": arr.rollout.dtype,
             "max_num_seqs": arr.rollout.max_num_seqs,
             "trust_remote_code": arr.model.trust_remote_code,
+            "override_config": arr.model.override_config,
         },
     )
     return specs
@@ -113,9 +118,15 @@ def needs_reference(config: RunConfig) -> bool:
     return bool(in_reward or config.actor_rollout_ref.actor.use_kl_loss)
 
 
-def device_of(config: RunConfig) -> str:
+def device_of(config: RunConfig) -> Literal["cpu", "cuda"]:
     """The device to run on: a GPU where there is one, unless `trainer.device` says otherwise."""
     return config.trainer.device or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def quiet_transformers() -> None:
+    """Take away transformers' progress bars: several models load in turn, and the run has a progress of its own."""
+    logging: Any = transformers.utils.logging
+    logging.disable_progress_bar()
 
 
 def load_tokenizer(model: ModelConfig) -> Any:
@@ -126,14 +137,20 @@ def load_tokenizer(model: ModelConfig) -> Any:
             f"There is no model folder {path}. Set actor_rollout_ref.model.path to a Hugging Face folder (config.json, "
             f"*.safetensors and tokenizer files) or to the name of a model on the hub."
         )
+    folder = Path(path).expanduser()
+    advice = (
+        "A model folder needs tokenizer.json (or another tokenizer file) and tokenizer_config.json; if the tokenizer "
+        "lies elsewhere, set actor_rollout_ref.model.tokenizer_path. A hub name needs the network."
+    )
+    # transformers makes an empty tokenizer of a folder that has none, and says nothing.
+    if folder.is_dir() and not any(next(folder.glob(pattern), None) for pattern in _TOKENIZER_FILES):
+        raise UserError(f"There is no tokenizer in {path}. {advice}")
     try:
-        return AutoTokenizer.from_pretrained(str(Path(path).expanduser()), trust_remote_code=model.trust_remote_code)
+        return AutoTokenizer.from_pretrained(
+            str(folder) if folder.is_dir() else path, trust_remote_code=model.trust_remote_code
+        )
     except (OSError, ValueError) as error:
-        raise UserError(
-            f"No tokenizer could be loaded from {path} ({_first_line(error)}). The folder needs tokenizer.json (or another "
-            f"tokenizer file) and tokenizer_config.json; if the tokenizer lies elsewhere, set "
-            f"actor_rollout_ref.model.tokenizer_path. A hub name needs the network."
-        ) from error
+        raise UserError(f"No tokenizer could be loaded from {path} ({_first_line(error)}). {advice}") from error
 
 
 def _engine(config: RunConfig, *, optim: OptimConfig | None, **arguments: Any) -> RoleSpec:

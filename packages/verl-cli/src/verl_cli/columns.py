@@ -3,6 +3,7 @@
 import torch
 from verl_algos import aggregation
 from verl_data import PackedBatch
+from verl_engine import Denominators
 
 
 def tensors(batch: PackedBatch, *names: str, mask: str) -> dict[str, torch.Tensor]:
@@ -14,6 +15,6 @@ def tensors(batch: PackedBatch, *names: str, mask: str) -> dict[str, torch.Tenso
     }
 
 
-def loss_denominators(batch: PackedBatch) -> aggregation.Denominators:
+def loss_denominators(batch: PackedBatch) -> Denominators:
     """Count what a mini-batch's loss is divided by; after the last edit of `loss_mask`."""
-    return aggregation.count(**tensors(batch, mask="loss_mask"))
+    return Denominators(*aggregation.count(**tensors(batch, mask="loss_mask")))

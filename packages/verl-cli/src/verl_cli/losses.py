@@ -60,9 +60,7 @@ class ActorLoss:
             terms["entropy_loss"] = (entropy.detach(), None)
             loss = loss - config.entropy_coeff * entropy
         if config.use_kl_loss:
-            divergence = aggregate(
-                kl.penalty(config.kl_loss_type, outputs["logprobs"], columns["ref_logprobs"])
-            )
+            divergence = aggregate(kl.penalty(config.kl_loss_type, outputs["logprobs"], columns["ref_logprobs"]))
             terms["kl_loss"] = (divergence.detach(), None)
             loss = loss + config.kl_loss_coef * divergence
         terms["loss"] = (loss.detach(), None)
@@ -93,7 +91,7 @@ class CriticLoss:
         )
         loss = aggregation.aggregate(
             per_token,
-            mode=self.config.loss_agg_mode or "token-mean",
+            mode=self.config.loss_agg_mode,
             denominators=denominators,
             mask=mask,
             cu_seqlens=cu_seqlens,

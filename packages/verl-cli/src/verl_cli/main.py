@@ -1,6 +1,5 @@
 """The command line: `verl-cli` (also installed as `verl`)."""
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -9,7 +8,7 @@ import typer
 from rich.console import Console
 
 from verl_cli import __version__
-from verl_cli.errors import Interrupted, UserError
+from verl_cli.errors import InterruptedRunError, UserError, known_failures
 
 app = typer.Typer(
     name="verl-cli",
@@ -37,7 +36,9 @@ def _root(
 
 @app.command()
 def quickstart(
-    run_dir: Annotated[Path | None, typer.Option(help="Where everything goes; a new folder under runs/ if not given.")] = None,
+    run_dir: Annotated[
+        Path | None, typer.Option(help="Where everything goes; a new folder under runs/ if not given.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seeds the data, the model and the sampling.")] = 1,
     constant_reward: Annotated[
         bool, typer.Option("--constant-reward", help="Give every answer the same reward: nothing should be learnt.")
@@ -51,11 +52,16 @@ def quickstart(
 
 @app.command(context_settings={"ignore_unknown_options": False})
 def train(
-    overrides: Annotated[list[str] | None, typer.Argument(help="Configuration as key=value, e.g. data.train_batch_size=64.")] = None,
-    config: Annotated[Path | None, typer.Option("--config", help="A YAML file to start from, such as a run's config.yaml.")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Configuration as key=value, e.g. data.train_batch_size=64.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="A YAML file to start from, such as a run's config.yaml.")
+    ] = None,
     preset: Annotated[str, typer.Option(help="ppo or grpo.")] = "ppo",
     allow_unused: Annotated[
-        bool, typer.Option("--allow-unused", help="Only report keys that do nothing in this run, instead of refusing them.")
+        bool,
+        typer.Option("--allow-unused", help="Only report keys that do nothing in this run, instead of refusing them."),
     ] = False,
 ) -> None:
     """Train a model as the configuration says."""
@@ -65,7 +71,7 @@ def train(
 def run_training(
     overrides: Sequence[str], *, preset: str = "ppo", config_file: Path | None = None, allow_unused: bool = False
 ) -> None:
-    """Resolve the configuration, train, and say where the results are; known failures end the process with a paragraph."""
+    """Resolve the configuration, train, and say where the results are; known failures exit with a paragraph."""
 
     def run() -> None:
         from verl_cli.config import resolve
@@ -86,13 +92,15 @@ def run_training(
 def _guarded(run: Callable[[], None]) -> None:
     """Turn a known failure into its paragraph on stderr and a non-zero exit."""
     try:
-        run()
-    except Interrupted as error:
-        _fail(error, 130)
+        failures = known_failures()
+        try:
+            run()
+        except InterruptedRunError as error:
+            _fail(error, 130)
+        except failures as error:
+            _fail(error, 1)
     except KeyboardInterrupt:
         _fail(UserError("Interrupted before training began; nothing was written."), 130)
-    except UserError as error:
-        _fail(error, 1)
 
 
 def _fail(error: Exception, code: int) -> NoReturn:
@@ -106,4 +114,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

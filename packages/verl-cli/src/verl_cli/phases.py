@@ -42,7 +42,8 @@ def check_chain(phases: Sequence[Phase]) -> None:
         if missing := [column for column in phase.reads if column not in written]:
             raise ValueError(
                 f"The phase {phase.name!r} reads {', '.join(missing)}, which no earlier phase writes "
-                f"(phases in order: {', '.join(p.name for p in phases)}). Add the phase that produces it, or move it forward."
+                f"(phases in order: {', '.join(p.name for p in phases)}). Add the phase that produces it, or move it "
+                f"forward."
             )
         written.update(phase.writes)
 

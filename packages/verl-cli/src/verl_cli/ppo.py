@@ -1,8 +1,9 @@
 """Proximal policy optimisation (Schulman et al., 2017) for language models, as the list of phases of one step.
 
-A step samples n responses for each prompt, scores them, computes the log-probs of the policy that sampled them (old), of
-the frozen reference and the critic's values, turns rewards into advantages, and then takes one optimiser step of critic
-and actor per mini-batch. GRPO (Shao et al., 2024) is the same without the critic: `algorithm.adv_estimator` decides.
+A step samples n responses for each prompt, scores them, computes the log-probs of the policy that sampled them (old),
+of the frozen reference and the critic's values, turns rewards into advantages, and then takes one optimiser step of
+critic and actor per mini-batch. GRPO (Shao et al., 2024) is the same without the critic: `algorithm.adv_estimator`
+decides.
 """
 
 from collections.abc import Mapping
@@ -48,7 +49,9 @@ class PPO:
         phases = [
             Phase("gen", self.generate, writes=("input_ids", "sampled_mask", "loss_mask", "rollout_logprobs", "group")),
             Phase("reward", self.reward, reads=("input_ids", "sampled_mask"), writes=("reward", "token_rewards")),
-            Phase("old_log_prob", self.old_logprobs, reads=("input_ids", "loss_mask"), writes=("old_logprobs", "entropy")),
+            Phase(
+                "old_log_prob", self.old_logprobs, reads=("input_ids", "loss_mask"), writes=("old_logprobs", "entropy")
+            ),
         ]
         if with_ref:
             phases.append(Phase("ref", self.reference, reads=("input_ids",), writes=("ref_logprobs",)))
@@ -64,12 +67,16 @@ class PPO:
     def actor_rows(self, step: Step) -> list[np.ndarray]:
         """The rows of each of the actor's mini-batches."""
         actor = self.config.actor_rollout_ref.actor
-        return mini_batches(step, actor.ppo_mini_batch_size, shuffle_seed=self.config.trainer.seed if actor.shuffle else None)
+        return mini_batches(
+            step, actor.ppo_mini_batch_size, shuffle_seed=self.config.trainer.seed if actor.shuffle else None
+        )
 
     def critic_rows(self, step: Step) -> list[np.ndarray]:
         """The rows of each of the critic's mini-batches."""
         critic = self.config.critic
-        return mini_batches(step, critic.ppo_mini_batch_size, shuffle_seed=self.config.trainer.seed if critic.shuffle else None)
+        return mini_batches(
+            step, critic.ppo_mini_batch_size, shuffle_seed=self.config.trainer.seed if critic.shuffle else None
+        )
 
     def generate(self, step: Step) -> None:
         """Sample n responses of every prompt with the current policy."""
@@ -90,7 +97,7 @@ class PPO:
         step.metrics |= scored.metrics | {"reward/empty_responses": float(empty)}
 
     def old_logprobs(self, step: Step) -> None:
-        """Log-probs under the policy as it was when it sampled, in the update's own micro-batches: the first ratio is 1."""
+        """Log-probs of the policy that sampled, in the update's own micro-batches: the first ratio is exactly 1."""
         columns = forward(self.workers["actor"], step.batch, self.actor_rows(step), ("logprobs", "entropy"))
         step.batch = step.batch.with_columns(
             tokens={"old_logprobs": columns["logprobs"], "entropy": columns["entropy"]}
@@ -113,14 +120,19 @@ class PPO:
         if algorithm.use_kl_in_reward:
             batch, metrics = step_metrics.penalise_kl(batch, algorithm.kl_penalty, self.kl_controller)
             step.metrics |= metrics
-        computed = advantages.compute(
+        columns = tensors(batch, "token_rewards", "values", "group", mask="sampled_mask")
+        computed, returns = advantages.compute(
             algorithm.adv_estimator,
-            **tensors(batch, "token_rewards", "values", "group", mask="sampled_mask"),
+            token_rewards=columns["token_rewards"],
+            values=columns.get("values"),
+            group=columns["group"],
+            mask=columns["mask"],
+            cu_seqlens=columns["cu_seqlens"],
             gamma=algorithm.gamma,
             lam=algorithm.lam,
             norm_by_std=algorithm.norm_adv_by_std_in_grpo,
         )
-        step.batch = batch.with_columns(tokens=dict(zip(("advantages", "returns"), map(np.asarray, computed), strict=True)))
+        step.batch = batch.with_columns(tokens={"advantages": computed.numpy(), "returns": returns.numpy()})
         step.metrics |= step_metrics.of_batch(step.batch, self.config.data)
 
     def update_critic(self, step: Step) -> None:

@@ -37,15 +37,15 @@ class RunDir:
         """Raise UserError if the folder already holds a run."""
         if self.config.exists():
             raise UserError(
-                f"The run directory {self.path} already holds a run, which would be overwritten. Give this run its own: "
-                f"trainer.default_local_dir=DIR (or another trainer.experiment_name), or remove the folder if you no "
-                f"longer need it."
+                f"The run directory {self.path} already holds a run, which would be overwritten. Give this run its "
+                f"own: trainer.default_local_dir=DIR (or another trainer.experiment_name), or remove the folder if "
+                f"you no longer need it."
             )
         parent = next(folder for folder in (self.path, *self.path.absolute().parents) if folder.exists())
         if not parent.is_dir() or not os.access(parent, os.W_OK):
             raise UserError(
-                f"The run directory {self.path} cannot be made: {parent} is not a folder that may be written to. Choose "
-                f"another with trainer.default_local_dir=DIR."
+                f"The run directory {self.path} cannot be made: {parent} is not a folder that may be written to. "
+                f"Choose another with trainer.default_local_dir=DIR."
             )
 
     def create(self, config_text: str) -> None:

@@ -31,7 +31,7 @@ class Scorer:
     options: Mapping[str, Any]
 
     def check(self, data_sources: Mapping[str, str]) -> None:
-        """Raise DataError if a data source (met first at that place) has no rule; a user's own function takes them all."""
+        """Raise DataError if a data source (met first at that place) has no rule; an own function takes them all."""
         if self.function is rewards.default_compute_score:
             require_known_data_sources(
                 data_sources,

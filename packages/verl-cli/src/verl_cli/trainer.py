@@ -3,13 +3,14 @@
 import json
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from verl_cli import step_metrics
 from verl_cli.build import Parts
 from verl_cli.config import dump
-from verl_cli.errors import Interrupted
+from verl_cli.errors import InterruptedRunError, UserError
 from verl_cli.phases import Step, run_phases
 from verl_cli.ppo import PPO
 from verl_cli.report import write_report
@@ -24,9 +25,13 @@ def fit(parts: Parts) -> dict[str, Any]:
     try:
         summary = _Run(parts).fit()
         run_dir.write_summary(summary)
+    except BaseException:
+        with suppress(OSError, UserError):  # the report must not hide what went wrong
+            write_report(run_dir.path)
+        raise
     finally:
-        write_report(run_dir.path)
         parts.controller.shutdown()
+    write_report(run_dir.path)
     return summary
 
 
@@ -49,7 +54,7 @@ class _Run:
             if not self.trainer.val_only:
                 self.steps()
         except KeyboardInterrupt as interrupt:
-            raise Interrupted(
+            raise InterruptedRunError(
                 f"Interrupted after step {self.done} of {self.parts.total_steps}. {self.parts.run_dir.path} holds the "
                 f"metrics up to there and the checkpoints saved so far; a step under way is lost."
             ) from interrupt
@@ -98,14 +103,13 @@ class _Run:
         return result.metrics | {"timing_s/testing": time.perf_counter() - start}
 
     def save(self) -> dict[str, float]:
-        """Write a complete checkpoint: actor (also as a Hugging Face folder), critic, and the trainer's own state."""
+        """Write a complete checkpoint: actor and critic, also as Hugging Face folders, and the trainer's own state."""
         start = time.perf_counter()
 
         def write(folder: Path) -> None:
-            self.parts.workers["actor"].call("save", directory=folder / "actor")
-            self.parts.workers["actor"].call("export", directory=folder / "actor" / "huggingface")
-            if "critic" in self.parts.workers:
-                self.parts.workers["critic"].call("save", directory=folder / "critic")
+            for role in {"actor", "critic"} & self.parts.workers.keys():
+                self.parts.workers[role].call("save", directory=folder / role)
+                self.parts.workers[role].call("export", directory=folder / role / "huggingface")
             (folder / "trainer_state.json").write_text(json.dumps(self.state(), indent=2) + "\n", encoding="utf-8")
 
         self.parts.run_dir.save_checkpoint(self.done, write)

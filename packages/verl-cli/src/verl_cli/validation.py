@@ -73,7 +73,7 @@ class SampleLog:
         """Write the samples of one validation."""
         if step == 0:
             self._initial = [sample["generation"] for sample in result.samples]
-        initial = self._initial or [None] * len(result.samples)
+        initial: Sequence[str | None] = self._initial or [None] * len(result.samples)
         lines = [
             json.dumps({"step": step, **sample, "initial_generation": before}, ensure_ascii=False)
             for sample, before in zip(result.samples, initial, strict=True)

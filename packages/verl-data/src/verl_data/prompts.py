@@ -51,7 +51,7 @@ def render_prompt(
     if not tokenizer.chat_template:
         raise DataError(
             f"The tokenizer in {tokenizer.name_or_path or 'memory'} has no chat template, so messages cannot become a "
-            "prompt. Set model.custom_chat_template to a Jinja template; or, if the prompt column holds finished "
+            "prompt. Write one into its folder as chat_template.jinja; or, if the prompt column holds finished "
             "text, set data.prompt_format=rendered."
         )
     from jinja2 import TemplateError

@@ -1,7 +1,7 @@
 """Generation with Hugging Face transformers: the reference implementation, and the default on a CPU."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
@@ -32,6 +32,8 @@ class HfRollout:
         max_num_seqs: sequences decoded together.
         trust_remote_code: whether to run model code that lies in the folder.
         max_model_len: most tokens of a prompt and its response together; None takes the model's own limit.
+        override_config: values that replace those of the folder's config.json; the same as the trainer's, or the two
+            compute different functions of the same weights.
     """
 
     def __init__(
@@ -43,12 +45,14 @@ class HfRollout:
         max_num_seqs: int = 256,
         trust_remote_code: bool = False,
         max_model_len: int | None = None,
+        override_config: Mapping[str, Any] | None = None,
     ) -> None:
         if max_num_seqs < 1:
             raise ValueError(f"max_num_seqs is {max_num_seqs}; at least one sequence must be decoded at a time.")
         self._device = torch.device(device)
         self._max_num_seqs = max_num_seqs
-        self._model = _load(model_path, self._device, _dtype(dtype, self._device), trust_remote_code)
+        weight_dtype = _dtype(dtype, self._device)
+        self._model = _load(model_path, self._device, weight_dtype, trust_remote_code, override_config or {})
         self._context_tokens = _context_tokens(self._model.config, max_model_len)
         self._eos_ids = _eos_ids(self._model)
         self._vocabulary_size: int = self._model.get_input_embeddings().weight.shape[0]
@@ -233,9 +237,15 @@ class HfRollout:
                 )
 
 
-def _load(path: str | Path, device: torch.device, dtype: torch.dtype, trust_remote_code: bool) -> Any:
+def _load(
+    path: str | Path,
+    device: torch.device,
+    dtype: torch.dtype,
+    trust_remote_code: bool,
+    override_config: Mapping[str, Any],
+) -> Any:
     # Imported here because it takes seconds, which whoever only needs the protocol should not wait for.
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     folder = Path(path).expanduser()
     if not folder.is_dir() and (str(path).startswith(("/", ".", "~")) or str(path).count("/") > 1):
@@ -244,7 +254,14 @@ def _load(path: str | Path, device: torch.device, dtype: torch.dtype, trust_remo
             f"name of a model on the hub."
         )
     name = str(folder) if folder.is_dir() else str(path)
-    model: Any = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, trust_remote_code=trust_remote_code)
+    config: Any = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
+    for key, value in override_config.items():
+        if not hasattr(config, key):
+            raise ValueError(f"override_config sets {key}, which the configuration of {path} does not have.")
+        setattr(config, key, value)
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        name, config=config, dtype=dtype, trust_remote_code=trust_remote_code
+    )
     return model.to(device).eval().requires_grad_(False)
 
 

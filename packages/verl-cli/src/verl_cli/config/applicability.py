@@ -53,7 +53,9 @@ def _batching(section: str, sequences: str, dynamic: str, tokens: str) -> list[R
             by_sequences,
             (by_tokens,),
             lambda dynamic: bool(dynamic),
-            Reason(f"Micro-batches are cut by tokens ({by_tokens}=true).", f"Set {section}.{tokens}, or {by_tokens}=false."),
+            Reason(
+                f"Micro-batches are cut by tokens ({by_tokens}=true).", f"Set {section}.{tokens}, or {by_tokens}=false."
+            ),
         ),
         Rule(
             f"{section}.{tokens}",

@@ -37,7 +37,7 @@ class ActorConfig:
     ppo_mini_batch_size: int = 256
     """Prompts per optimiser step; a smaller value takes more, noisier steps on the same rollouts."""
     ppo_micro_batch_size_per_gpu: int | None = None
-    """Sequences per forward and backward pass; lower it when memory runs out. Null cuts by ppo_max_token_len_per_gpu."""
+    """Sequences per forward and backward pass; lower it for memory. Null cuts by ppo_max_token_len_per_gpu."""
     use_dynamic_bsz: bool = False
     """Cut micro-batches by tokens even where a number of sequences is given; uneven lengths then cost no memory."""
     ppo_max_token_len_per_gpu: int = 16384

@@ -26,9 +26,9 @@ class WorkerGroup(Protocol):
     def call(self, method: str, share: PackedBatch | Sequence[Any] | None = None, **arguments: Any) -> Any:
         """Call `method` on every rank and return the merged result.
 
-        `share` is divided over the ranks: a `PackedBatch` by balanced work, a list by its elements. What comes back is in
-        the order of `share`: token columns and lists are put together, metric terms added up. `arguments` go to every rank
-        as they are. Arrays arrive read-only. An exception of a worker is raised here.
+        `share` is divided over the ranks: a `PackedBatch` by balanced work, a list by its elements. What comes back is
+        in the order of `share`: token columns and lists are put together, metric terms added up. `arguments` go to
+        every rank as they are. Arrays arrive read-only. An exception of a worker is raised here.
         """
         ...
 

@@ -34,8 +34,8 @@ class LocalWorkerGroup:
 class LocalController:
     """Runs every role in this process.
 
-    `through_pickle=True` sends every call and result through pickle, as Ray would: the tests use it to hold that nothing
-    works here which could not work there.
+    `through_pickle=True` sends every call and result through pickle, as Ray would: the tests use it to hold that
+    nothing works here which could not work there.
     """
 
     def __init__(self, *, through_pickle: bool = False) -> None:

@@ -4,22 +4,23 @@ import json
 import time
 from pathlib import Path
 
+import torch
 import typer
 from transformers import AutoTokenizer
 from verl_data import read_rows
 from verl_data.processors.arithmetic import prepare_addition
 
-from verl_cli.build import build
+from verl_cli.build import build, quiet_transformers
 from verl_cli.config import resolve
-from verl_cli.errors import Interrupted, UserError
+from verl_cli.errors import InterruptedRunError, UserError
 from verl_cli.quickstart.model import write_model
 from verl_cli.quickstart.warmup import warm_up
 from verl_cli.trainer import fit
 
-#: The problems: a + b with both operands in this range, 70 % of them with a carry; so many are held out for validation.
-DATA = {"low": 10, "high": 49, "validation": 250, "carry_share": 0.7}
-#: The supervised warm-up, on demonstrations that forget 70 % of the carries.
-WARM_UP = {"steps": 200, "rows_per_step": 128, "lr": 3e-3, "forgotten_carries": 0.7}
+#: Problems that neither warm-up nor PPO sees.
+HELD_OUT = 250
+#: Optimiser steps of the supervised warm-up.
+WARM_UP_STEPS = 200
 #: PPO. Every number that is not here has the default of `verl-cli train`.
 PPO = [
     "data.train_batch_size=256",
@@ -42,18 +43,23 @@ PPO = [
 def run_quickstart(run_dir: Path | None, *, seed: int, constant_reward: bool) -> None:
     """Make data and model, warm the model up, train it with PPO and say what came of it."""
     start = time.monotonic()
+    torch.set_num_threads(1)  # tensors this small gain nothing from a second thread, and wait for it on a busy machine
     folder = run_dir or Path("runs") / time.strftime("quickstart-%Y%m%d-%H%M%S")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} is not an empty folder, and the quickstart overwrites nothing: name another with --run-dir.")
+        raise UserError(
+            f"{folder} is not an empty folder, and the quickstart overwrites nothing: name another with --run-dir."
+        )
     try:
         warmed = _prepare(folder, seed)
         summary = fit(build(resolve(_overrides(folder, warmed, seed, constant_reward)).config))
     except KeyboardInterrupt as interrupt:
-        raise Interrupted(f"Interrupted before PPO began; {folder} holds the files finished so far.") from interrupt
+        raise InterruptedRunError(
+            f"Interrupted before PPO began; {folder} holds the files finished so far."
+        ) from interrupt
     summary = {**summary, "seconds": round(time.monotonic() - start, 1)}
     (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     typer.echo(
-        f"Accuracy on {DATA['validation']} held-out problems: {summary['val_accuracy_before']:.2f} before PPO, "
+        f"Accuracy on {HELD_OUT} held-out problems: {summary['val_accuracy_before']:.2f} before PPO, "
         f"{summary['val_accuracy_after']:.2f} after it ({summary['seconds']:.0f} s in all).\n"
         f"Report: {folder / 'report.html'}\n"
         f"Next: the same data and model with GRPO: verl-cli train --preset grpo --config {folder / 'config.yaml'} "
@@ -63,20 +69,32 @@ def run_quickstart(run_dir: Path | None, *, seed: int, constant_reward: bool) ->
 
 def _prepare(folder: Path, seed: int) -> Path:
     """Write data, initial model and warmed-up model; return the last."""
+    quiet_transformers()
     data, initial, warmed = folder / "data", folder / "models" / "initial", folder / "models" / "warmed_up"
-    prepare_addition(data, seed=seed, **DATA)
+    prepare_addition(data, low=10, high=49, carry_share=0.7, validation=HELD_OUT, seed=seed)
     write_model(initial, seed=seed)
-    typer.echo(f"1/3 {folder}: two-digit additions, {DATA['validation']} of them held out, and a model of random weights")
+    typer.echo(f"1/3 {folder}: two-digit additions, {HELD_OUT} of them held out, and a model of random weights")
     shown = time.monotonic()
 
     def progress(step: int, loss: float) -> None:
         nonlocal shown
-        if time.monotonic() - shown > 2 or step == WARM_UP["steps"]:
+        if time.monotonic() - shown > 2 or step == WARM_UP_STEPS:
             shown = time.monotonic()
-            typer.echo(f"2/3 supervised warm-up: step {step} of {WARM_UP['steps']}, loss {loss:.3f}")
+            typer.echo(f"2/3 supervised warm-up: step {step} of {WARM_UP_STEPS}, loss {loss:.3f}")
 
     rows = list(read_rows(data / "train.parquet"))
-    warm_up(initial, warmed, rows, AutoTokenizer.from_pretrained(initial), seed=seed, progress=progress, **WARM_UP)
+    warm_up(
+        initial,
+        warmed,
+        rows,
+        AutoTokenizer.from_pretrained(initial),
+        seed=seed,
+        steps=WARM_UP_STEPS,
+        rows_per_step=128,
+        lr=3e-3,
+        forgotten_carries=0.7,
+        progress=progress,
+    )
     typer.echo("3/3 PPO")
     return warmed
 

@@ -1,7 +1,7 @@
 """Supervised fine-tuning of the tiny model on flawed demonstrations, with the same engine that PPO trains with.
 
-Most demonstrations of a sum with a carry forget the carry, as a careless teacher's would: "27+15=32". The model learns to
-add, and to forget as well; what is right is left for PPO to find out from the reward alone.
+Most demonstrations of a sum with a carry forget the carry, as a careless teacher's would: "27+15=32". The model learns
+to add, and to forget as well; what is right is left for PPO to find out from the reward alone.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ def warm_up(
     forgotten_carries: float,
     progress: Callable[[int, float], None],
 ) -> None:
-    """Train `model` for `steps` optimiser steps on demonstrations of `rows` (RL rows of additions) and write it to `out`.
+    """Train `model` for `steps` optimiser steps on demonstrations of `rows` (RL rows of additions); write it to `out`.
 
     `forgotten_carries` is the share of demonstrations of a sum with a carry that leave it out, drawn anew each time;
     `progress(step, loss)` is called after every step.
@@ -38,7 +38,9 @@ def warm_up(
     engine = FsdpEngine(
         EngineConfig(
             model=ModelConfig(path=str(model), enable_gradient_checkpointing=False),
-            optim=OptimConfig(lr=lr, lr_scheduler_type="cosine", lr_warmup_steps=steps // 10, total_training_steps=steps),
+            optim=OptimConfig(
+                lr=lr, lr_scheduler_type="cosine", lr_warmup_steps=steps // 10, total_training_steps=steps
+            ),
             fsdp=FsdpConfig(),
             head="lm",
             max_tokens_per_micro_batch=None,

@@ -21,14 +21,13 @@ def addition_rows(
         low, high: smallest and largest operand, both included.
         validation: problems to hold out; no pair (a, b) is in both parts.
         seed: decides which, and the order.
-        carry_share: the share of problems whose units carry (`carries`); problems without a carry are left out until it is reached.
-            None keeps every problem.
+        carry_share: the share of problems whose units carry (`carries`); problems without a carry are left out until it
+            is reached. None keeps every problem.
 
     Raises ValueError if nothing would be left on one side, or if there are too few carries for the share.
     """
     if low < 0 or high < low:
         raise ValueError(f"Operands must be natural numbers from a smallest to a largest, not {low} to {high}.")
-    span = high - low + 1
     stream = np.random.PCG64(seed)
     pairs = _shuffled([(a, b) for a in range(low, high + 1) for b in range(low, high + 1)], stream)
     if carry_share is not None:
@@ -70,8 +69,8 @@ def _with_carry_share(pairs: list[tuple[int, int]], share: float) -> list[tuple[
     with_carry = sum(carries(a, b) for a, b in pairs)
     if not with_carry / len(pairs) <= share <= 1:
         raise ValueError(
-            f"carry_share must be between {with_carry / len(pairs):.3f}, the share among all {len(pairs)} problems, and 1; "
-            f"got {share}."
+            f"carry_share must be between {with_carry / len(pairs):.3f}, the share among all {len(pairs)} problems, "
+            f"and 1; got {share}."
         )
     plain = [(a, b) for a, b in pairs if not carries(a, b)]
     return [(a, b) for a, b in pairs if carries(a, b)] + plain[: round(with_carry * (1 - share) / share)]

@@ -183,6 +183,30 @@ def test_grpo_keeps_close_to_the_reference_through_its_loss(overrides: Overrides
     assert last["actor/kl_loss"] > 0
 
 
+def test_a_kl_coefficient_of_zero_loads_no_reference(overrides: Overrides, tmp_path: Path) -> None:
+    run_training(overrides(algorithm__kl_ctrl__kl_coef=0))
+    last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])["data"]
+    assert not {"timing_s/ref", "actor/reward_kl_penalty"} & set(last)
+
+
+def test_actor_and_critic_may_cut_their_own_mini_batches(overrides: Overrides, tmp_path: Path) -> None:
+    run_training(
+        overrides(
+            critic__ppo_mini_batch_size=2,
+            critic__ppo_epochs=2,
+            actor_rollout_ref__actor__shuffle="true",
+            actor_rollout_ref__actor__entropy_coeff=0.01,
+            trainer__critic_warmup=1,
+        )
+    )
+    first, last = (
+        json.loads(line)["data"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[1:]
+    )
+    assert "actor/pg_loss" not in first
+    assert "critic/vf_loss" in first
+    assert last["actor/entropy_loss"] > 0
+
+
 # What is wrong
 
 

@@ -70,6 +70,6 @@ def test_metrics_are_means_over_optimiser_steps_of_sums_over_their_counts() -> N
     step = step_of([0, 0, 1, 1])
     engine = Engine([{"loss": (2.0, None), "clip": (1.0, 4.0)}, {"loss": (4.0, None), "clip": (3.0, 4.0)}])
     workers = LocalController().start({"actor": RoleSpec(lambda: engine, {})})["actor"]
-    metrics = train(workers, step.batch, mini_batches(step, 1, shuffle_seed=None), SftLoss(), 1, "actor")
+    metrics = train(workers, step.batch, mini_batches(step, 1, shuffle_seed=None), SftLoss(), 1)
     assert metrics == {"actor/loss": pytest.approx(3.0), "actor/clip": pytest.approx(0.5)}
     assert [tuple(d) for d in engine.denominators] == [(2.0, 2.0), (2.0, 2.0)]

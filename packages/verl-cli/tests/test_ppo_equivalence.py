@@ -139,7 +139,7 @@ def test_the_first_ratio_is_exactly_one(overrides: Overrides, variant: dict[str,
     parts = build(resolve(overrides(actor_rollout_ref__rollout__temperature=temperature, **variant)).config)
     algorithm, step = before_update(parts)
     deviation = RatioDeviation()
-    share = step.batch.select(algorithm.actor_rows(step)[0])
+    share = step.batch.select(algorithm.rows(step, parts.config.actor_rollout_ref.actor)[0])
     parts.workers["actor"].call("train_batch", share, loss=deviation, denominators=loss_denominators(share))
     assert deviation.largest and max(deviation.largest) == 0.0
 

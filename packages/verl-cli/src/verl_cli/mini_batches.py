@@ -36,14 +36,16 @@ def forward(
 
 
 def train(
-    workers: WorkerGroup, batch: PackedBatch, rows: Sequence[np.ndarray], loss: Loss, epochs: int, prefix: str
+    workers: WorkerGroup, batch: PackedBatch, rows: Sequence[np.ndarray], loss: Loss, epochs: int
 ) -> dict[str, float]:
-    """Take one optimiser step per mini-batch and epoch; metrics are the means over those steps."""
+    """Take one optimiser step per mini-batch and epoch; metrics, under the role's name, are the means over them."""
     history: dict[str, list[float]] = {}
     for _ in range(epochs):
         for part in rows:
             share = batch.select(part)
             terms = workers.call("train_batch", share, loss=loss, denominators=loss_denominators(share))
             for name, (total, count) in terms.items():
-                history.setdefault(f"{prefix}/{name}", []).append(total if count is None else total / max(count, 1.0))
+                history.setdefault(f"{workers.role}/{name}", []).append(
+                    total if count is None else total / max(count, 1.0)
+                )
     return {name: float(np.mean(values)) for name, values in history.items()}

@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from verl_algos import advantages, kl, rewards
+from verl_algos import advantages, rewards
 
 from verl_cli import step_metrics
 from verl_cli.columns import tensors
-from verl_cli.config import KlCtrlConfig, RunConfig
+from verl_cli.config import ActorConfig, CriticConfig, RunConfig
 from verl_cli.controller import Controller, WorkerGroup
+from verl_cli.kl_in_reward import kl_controller, penalise_kl
 from verl_cli.losses import ActorLoss, CriticLoss
 from verl_cli.mini_batches import forward, mini_batches, train
 from verl_cli.phases import Phase, Step, check_chain
@@ -64,18 +65,10 @@ class PPO:
         phases.append(Phase("update_weights", self.sync))
         return phases
 
-    def actor_rows(self, step: Step) -> list[np.ndarray]:
-        """The rows of each of the actor's mini-batches."""
-        actor = self.config.actor_rollout_ref.actor
+    def rows(self, step: Step, owner: ActorConfig | CriticConfig) -> list[np.ndarray]:
+        """The rows of each mini-batch of the actor or the critic."""
         return mini_batches(
-            step, actor.ppo_mini_batch_size, shuffle_seed=self.config.trainer.seed if actor.shuffle else None
-        )
-
-    def critic_rows(self, step: Step) -> list[np.ndarray]:
-        """The rows of each of the critic's mini-batches."""
-        critic = self.config.critic
-        return mini_batches(
-            step, critic.ppo_mini_batch_size, shuffle_seed=self.config.trainer.seed if critic.shuffle else None
+            step, owner.ppo_mini_batch_size, shuffle_seed=self.config.trainer.seed if owner.shuffle else None
         )
 
     def generate(self, step: Step) -> None:
@@ -98,11 +91,11 @@ class PPO:
 
     def old_logprobs(self, step: Step) -> None:
         """Log-probs of the policy that sampled, in the update's own micro-batches: the first ratio is exactly 1."""
-        columns = forward(self.workers["actor"], step.batch, self.actor_rows(step), ("logprobs", "entropy"))
-        step.batch = step.batch.with_columns(
-            tokens={"old_logprobs": columns["logprobs"], "entropy": columns["entropy"]}
-        )
-        step.metrics |= step_metrics.of_old_policy(step.batch, self.config.actor_rollout_ref.actor)
+        actor = self.config.actor_rollout_ref.actor
+        columns = forward(self.workers["actor"], step.batch, self.rows(step, actor), ("logprobs", "entropy"))
+        columns["old_logprobs"] = columns.pop("logprobs")
+        step.batch = step.batch.with_columns(tokens=columns)
+        step.metrics |= step_metrics.of_old_policy(step.batch, actor)
 
     def reference(self, step: Step) -> None:
         """Log-probs under the frozen initial policy."""
@@ -111,14 +104,14 @@ class PPO:
 
     def values(self, step: Step) -> None:
         """The critic's estimate of the return at every sampled token."""
-        columns = forward(self.workers["critic"], step.batch, self.critic_rows(step), ("values",))
+        columns = forward(self.workers["critic"], step.batch, self.rows(step, self.config.critic), ("values",))
         step.batch = step.batch.with_columns(tokens=columns)
 
     def advantages(self, step: Step) -> None:
         """Rewards (less the KL penalty) become advantages and returns."""
         algorithm, batch = self.config.algorithm, step.batch
-        if algorithm.use_kl_in_reward:
-            batch, metrics = step_metrics.penalise_kl(batch, algorithm.kl_penalty, self.kl_controller)
+        if algorithm.use_kl_in_reward and "ref_logprobs" in batch:
+            batch, metrics = penalise_kl(batch, algorithm.kl_penalty, self.kl_controller)
             step.metrics |= metrics
         columns = tensors(batch, "token_rewards", "values", "group", mask="sampled_mask")
         computed, returns = advantages.compute(
@@ -138,26 +131,17 @@ class PPO:
     def update_critic(self, step: Step) -> None:
         """Fit the values to the returns."""
         critic = self.config.critic
-        step.metrics |= train(
-            self.workers["critic"], step.batch, self.critic_rows(step), CriticLoss(critic), critic.ppo_epochs, "critic"
-        )
+        rows, loss = self.rows(step, critic), CriticLoss(critic)
+        step.metrics |= train(self.workers["critic"], step.batch, rows, loss, critic.ppo_epochs)
 
     def update_actor(self, step: Step) -> None:
         """Improve the policy, once the critic has had `trainer.critic_warmup` steps to learn."""
         actor = self.config.actor_rollout_ref.actor
         if step.number > self.config.trainer.critic_warmup:
-            step.metrics |= train(
-                self.workers["actor"], step.batch, self.actor_rows(step), ActorLoss(actor), actor.ppo_epochs, "actor"
-            )
+            rows, loss = self.rows(step, actor), ActorLoss(actor)
+            step.metrics |= train(self.workers["actor"], step.batch, rows, loss, actor.ppo_epochs)
 
     def sync(self, step: Step) -> None:
         """Give the rollout the new weights."""
         report = self.controller.sync_weights(self.workers["actor"], self.workers["rollout"], step.number)
         step.metrics |= {"sync/bytes": float(report.bytes_received), "sync/seconds": report.seconds}
-
-
-def kl_controller(config: KlCtrlConfig) -> kl.FixedController | kl.AdaptiveController:
-    """The controller of the KL coefficient."""
-    if config.type == "fixed":
-        return kl.FixedController(config.kl_coef)
-    return kl.AdaptiveController(config.kl_coef, target=config.target_kl, horizon=config.horizon)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from verl_algos import advantages, aggregation, kl
+from verl_algos import advantages, aggregation
 from verl_algos.value_losses import explained_variance
 from verl_data import DataConfig, PackedBatch
 
@@ -29,22 +29,6 @@ def of_old_policy(batch: PackedBatch, actor: ActorConfig) -> dict[str, float]:
         "actor/entropy_loss": float(entropy_loss),
         **_spread("training/rollout_probs_diff", difference, ("mean", "max"), separator="_"),
     }
-
-
-def penalise_kl(
-    batch: PackedBatch, penalty: str, controller: kl.FixedController | kl.AdaptiveController
-) -> tuple[PackedBatch, dict[str, float]]:
-    """Take the KL between policy and reference off every token's reward, and let the controller see it."""
-    columns = tensors(batch, "token_rewards", "old_logprobs", "ref_logprobs", mask="sampled_mask")
-    coefficient = controller.coef
-    rewarded, terms = kl.apply_kl_to_rewards(
-        logprobs=columns.pop("old_logprobs"), **columns, coef=coefficient, penalty=penalty
-    )
-    total, count = terms["reward_kl_penalty"]
-    mean_kl = float(total / count)
-    controller.update(mean_kl, len(batch))
-    metrics = {"actor/reward_kl_penalty": mean_kl, "actor/reward_kl_penalty_coeff": coefficient}
-    return batch.with_columns(tokens={"token_rewards": rewarded.numpy()}), metrics
 
 
 def of_batch(batch: PackedBatch, data: DataConfig) -> dict[str, float]:

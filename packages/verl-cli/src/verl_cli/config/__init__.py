@@ -17,6 +17,7 @@ from verl_cli.config.schema import (
     RunConfig,
     TrainerConfig,
 )
+from verl_cli.config.sources import text_override
 
 __all__ = [
     "PRESETS",
@@ -37,4 +38,5 @@ __all__ = [
     "dump",
     "flat_keys",
     "resolve",
+    "text_override",
 ]

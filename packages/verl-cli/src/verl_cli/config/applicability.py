@@ -212,17 +212,14 @@ RULES: tuple[Rule, ...] = (
         lambda steps: steps is not None,
         Reason("trainer.total_training_steps decides the length of the run.", "Set one of the two."),
     ),
-    *(
-        Rule(
-            f"reward.custom_reward_function.{name}",
-            ("reward.custom_reward_function.path",),
-            lambda path: path is None,
-            Reason(
-                "No reward function of your own is named.",
-                "Set reward.custom_reward_function.path to the file that holds it.",
-            ),
-        )
-        for name in ("name", "reward_kwargs")
+    Rule(
+        "reward.custom_reward_function.name",
+        ("reward.custom_reward_function.path",),
+        lambda path: path is None,
+        Reason(
+            "No reward function of your own is named.",
+            "Set reward.custom_reward_function.path to the file that holds it.",
+        ),
     ),
 )
 

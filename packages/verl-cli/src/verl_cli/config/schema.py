@@ -163,7 +163,7 @@ class CustomRewardConfig:
     name: str = "compute_score"
     """The function's name in that file."""
     reward_kwargs: dict[str, Any] = field(default_factory=dict)
-    """Further keyword arguments of every call."""
+    """Further arguments of every call, to the rules too: {method: flexible} reads a GSM8K answer without ####."""
 
 
 @dataclass(frozen=True)

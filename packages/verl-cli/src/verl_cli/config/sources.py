@@ -41,6 +41,12 @@ def parse_overrides(overrides: Sequence[str]) -> tuple[list[Setting], list[str]]
     return settings, problems
 
 
+def text_override(key: str, value: object) -> str:
+    """An override that gives a key any text, whatever characters it holds."""
+    quoted = str(value).replace("\\", "\\\\").replace("'", "\\'")
+    return f"{key}='{quoted}'"
+
+
 def _parse_override(text: str) -> Setting:
     key, equals, value = text.partition("=")
     if text.startswith("~"):
@@ -52,10 +58,9 @@ def _parse_override(text: str) -> Setting:
     try:
         override: Override = _parser().parse_override(text)
     except HydraException as error:
-        quoted = value.replace("\\", "\\\\").replace("'", "\\'")
         raise ConfigError(
             f"The value of {text} cannot be read ({str(error).splitlines()[0]}). Quote it twice, for Hydra and for the "
-            f"shell: \"{key}='{quoted}'\"."
+            f'shell: "{text_override(key, value)}".'
         ) from error
     if override.is_sweep_override():
         raise ConfigError(

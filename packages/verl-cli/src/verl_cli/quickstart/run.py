@@ -1,6 +1,8 @@
 """The quickstart from its first file to its last line."""
 
-import json
+import shlex
+import shutil
+import sys
 import time
 from pathlib import Path
 
@@ -11,10 +13,11 @@ from verl_data import read_rows
 from verl_data.processors.arithmetic import prepare_addition
 
 from verl_cli.build import build, quiet_transformers
-from verl_cli.config import resolve
+from verl_cli.config import resolve, text_override
 from verl_cli.errors import InterruptedRunError, UserError
 from verl_cli.quickstart.model import write_model
 from verl_cli.quickstart.warmup import warm_up
+from verl_cli.run_dir import RunDir
 from verl_cli.trainer import fit
 
 #: Problems that neither warm-up nor PPO sees.
@@ -57,14 +60,22 @@ def run_quickstart(run_dir: Path | None, *, seed: int, constant_reward: bool) ->
             f"Interrupted before PPO began; {folder} holds the files finished so far."
         ) from interrupt
     summary = {**summary, "seconds": round(time.monotonic() - start, 1)}
-    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    RunDir(folder).write_summary(summary)
+    again = [
+        *(_program(), "train", "--config", str(folder / "config.yaml"), "actor_rollout_ref.actor.optim.lr=1e-3"),
+        text_override("trainer.default_local_dir", f"{folder}-2"),
+    ]
     typer.echo(
         f"Accuracy on {HELD_OUT} held-out problems: {summary['val_accuracy_before']:.2f} before PPO, "
         f"{summary['val_accuracy_after']:.2f} after it ({summary['seconds']:.0f} s in all).\n"
         f"Report: {folder / 'report.html'}\n"
-        f"Next: the same data and model with GRPO: verl-cli train --preset grpo --config {folder / 'config.yaml'} "
-        f"trainer.default_local_dir={folder}-grpo"
+        f"Next, the same PPO with twice the learning rate: {shlex.join(again)}"
     )
+
+
+def _program() -> str:
+    """How this program was called: its name where the shell finds it, else its path."""
+    return "verl-cli" if shutil.which("verl-cli") else str(Path(sys.argv[0]))
 
 
 def _prepare(folder: Path, seed: int) -> Path:
@@ -102,13 +113,13 @@ def _prepare(folder: Path, seed: int) -> Path:
 def _overrides(folder: Path, model: Path, seed: int, constant_reward: bool) -> list[str]:
     overrides = [
         *PPO,
-        f"data.train_files={folder / 'data' / 'train.parquet'}",
-        f"data.val_files={folder / 'data' / 'validation.parquet'}",
+        text_override("data.train_files", folder / "data" / "train.parquet"),
+        text_override("data.val_files", folder / "data" / "validation.parquet"),
         f"data.seed={seed}",
-        f"actor_rollout_ref.model.path={model}",
+        text_override("actor_rollout_ref.model.path", model),
         f"actor_rollout_ref.rollout.seed={seed}",
         f"trainer.seed={seed}",
-        f"trainer.default_local_dir={folder}",
+        text_override("trainer.default_local_dir", folder),
     ]
     if constant_reward:
         overrides += [

@@ -1,7 +1,11 @@
 """A tiny model and a tiny data set on disk, and the command line that trains one on the other."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
+
+# One thread for torch, here and in processes that tests start: the tensors are tiny, and a second thread only waits.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 from verl_cli.quickstart.model import write_model

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import verl
+import verl_data
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from verl_cli.main import run_training
@@ -328,7 +329,8 @@ def test_ctrl_c_ends_with_one_paragraph_and_whole_files(overrides: Overrides, tm
 # The facade
 
 
-def test_the_facade_has_a_version() -> None:
+def test_the_facade_has_the_processor_and_a_version() -> None:
+    assert verl.DataProcessor is verl_data.DataProcessor
     assert (
         verl.__version__
         == subprocess.run(

@@ -2,6 +2,8 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
+from verl_data import DataProcessor
+
 
 def _refuse_the_original() -> None:
     try:
@@ -18,4 +20,4 @@ def _refuse_the_original() -> None:
 _refuse_the_original()
 
 __version__ = version("verl-cli")
-__all__ = ["__version__"]
+__all__ = ["DataProcessor", "__version__"]

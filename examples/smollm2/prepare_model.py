@@ -13,6 +13,7 @@ import sys
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -42,7 +43,8 @@ def main() -> None:
     # transformers counts a model read from a GGUF file as quantised and refuses to save it, though it is float32.
     config = loaded.config
     del config.quantization_config
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    architecture: Any = AutoModelForCausalLM
+    model = architecture.from_config(config, dtype=torch.float32)
     model.load_state_dict(loaded.state_dict())
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)

@@ -5,7 +5,6 @@ from decimal import Decimal
 from typing import Literal
 
 from verl_algos.rewards.decimals import find_numbers, number_at, parse_number
-from verl_algos.rewards.types import RewardResult
 
 Method = Literal["strict", "flexible"]
 
@@ -34,7 +33,7 @@ def extract_solution(solution_str: str, method: Method = "strict") -> Decimal | 
 
 def compute_score(
     solution_str: str, ground_truth: str | int | float, method: Method = "strict", format_score: float = 0.0
-) -> RewardResult:
+) -> dict[str, float]:
     """Score 1 for the right number, `format_score` for another number where one was expected, 0 otherwise.
 
     Numbers are compared by value: "42.", "42.0", "$42" and "1,234" equal their number.

@@ -85,13 +85,15 @@ def _prepare(folder: Path, seed: int) -> Path:
     prepare_addition(data, low=10, high=49, carry_share=0.7, validation=HELD_OUT, seed=seed)
     write_model(initial, seed=seed)
     typer.echo(f"1/3 {folder}: two-digit additions, {HELD_OUT} of them held out, and a model of random weights")
-    shown = time.monotonic()
+    begun = shown = time.monotonic()
 
     def progress(step: int, loss: float) -> None:
         nonlocal shown
-        if time.monotonic() - shown > 2 or step == WARM_UP_STEPS:
-            shown = time.monotonic()
-            typer.echo(f"2/3 supervised warm-up: step {step} of {WARM_UP_STEPS}, loss {loss:.3f}")
+        now = time.monotonic()
+        if now - shown > 2 or step == WARM_UP_STEPS:
+            shown = now
+            left = (now - begun) / step * (WARM_UP_STEPS - step)
+            typer.echo(f"2/3 supervised warm-up: step {step} of {WARM_UP_STEPS}, loss {loss:.3f}, {left:.0f} s left")
 
     rows = list(read_rows(data / "train.parquet"))
     warm_up(

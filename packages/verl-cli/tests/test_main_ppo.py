@@ -230,6 +230,9 @@ def test_a_run_is_never_overwritten(overrides: Overrides, capsys: pytest.Capture
         ({"data__max_prompt_length": 3}, "data.max_prompt_length"),
         ({"trainer__n_gpus_per_node": 2}, "trainer.n_gpus_per_node"),
         ({"actor_rollout_ref__rollout__temperature": 0}, "temperature"),
+        ({"trainer__critic_warmup": 2}, "trainer.critic_warmup"),
+        ({"actor_rollout_ref__actor__clip_ratio": 1.5}, "actor_rollout_ref.actor.clip_ratio"),
+        ({"--config-name": "ppo_trainer"}, "Hydra's own options"),
     ],
 )
 def test_bad_input_is_one_paragraph_and_leaves_nothing(
@@ -240,8 +243,7 @@ def test_bad_input_is_one_paragraph_and_leaves_nothing(
     said: str,
 ) -> None:
     assert said in failure(overrides(**changes), capsys)
-    if "data__max_prompt_length" not in changes:  # that one is found when its batch is reached
-        assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_model_folder_without_a_tokenizer(
@@ -300,7 +302,30 @@ def test_a_reward_that_raises(overrides: Overrides, capsys: pytest.CaptureFixtur
     message = failure(overrides(reward__custom_reward_function__path=tmp_path / "broken.py"), capsys)
     assert "ZeroDivisionError" in message
     assert "verl/arithmetic" in message
-    assert not list((tmp_path / "run").glob("global_step_*"))
+    assert not (tmp_path / "run").exists()  # so that the same command can run once the function is mended
+
+
+def test_two_runs_at_once_do_not_share_a_folder(overrides: Overrides) -> None:
+    command = [sys.executable, "-m", "verl_cli.main", "train", *overrides(trainer__total_training_steps=4)]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    errors = [process.communicate(timeout=240)[1] for process in both]
+    assert sorted(process.returncode for process in both) == [0, 1]
+    assert sum("already holds a run" in error for error in errors) == 1
+
+
+def test_what_the_run_does_to_prompts_and_responses_is_said(
+    overrides: Overrides, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run_training(overrides(data__truncation="left", data__max_prompt_length=5, data__max_response_length=100))
+    assert "The model has 64 positions" in capsys.readouterr().err
+    last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])["data"]
+    assert last["prompt_length/clip_ratio"] == 1.0
+
+
+def test_validation_samples_are_shown(overrides: Overrides, capsys: pytest.CaptureFixture[str]) -> None:
+    run_training(overrides(trainer__log_val_generations=2, trainer__val_only="true", trainer__val_before_train="false"))
+    shown = re.findall(r"^step 0: '\d\d\+\d\d=' -> '.*' \(ground truth '\d\d', score", capsys.readouterr().out, re.M)
+    assert len(shown) == 2
 
 
 def test_ctrl_c_ends_with_one_paragraph_and_whole_files(overrides: Overrides, tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_the_file_is_always_written_and_the_console_where_it_is_named(
 
 
 def test_an_unknown_logger_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"trainer\.logger names wandb, .* console and file"):
+    with pytest.raises(UserError, match=r"trainer\.logger names wandb, .* console, file and jsonl"):
         trackers_for(["console", "wandb"], tmp_path / "run", total_steps=1)
     assert not (tmp_path / "run").exists()
 

@@ -1,13 +1,13 @@
 """From a resolved configuration to everything a run needs: cheap checks first, models last, nothing written."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 import transformers
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 from verl_data import Prompt, PromptLoader
 from verl_engine import EngineConfig, FsdpEngine, ModelConfig, OptimConfig
 from verl_rollout import HfRollout
@@ -34,23 +34,66 @@ class Parts:
     controller: Controller
     workers: Mapping[str, WorkerGroup]
     total_steps: int
+    notices: list[str]
+    """What the user should know before the run starts, one line each."""
 
 
 def build(config: RunConfig, controller: Controller | None = None) -> Parts:
     """Open the data, load the reward function and start the workers; raises before anything is written."""
     quiet_transformers()
-    run_dir = RunDir(Path(config.trainer.default_local_dir).expanduser())
-    run_dir.check_free()
-    model = config.actor_rollout_ref.model
-    tokenizer = load_tokenizer(model)
     scorer = load_scorer(config.reward)
+    run_dir = RunDir(Path(config.trainer.default_local_dir).expanduser().absolute())
+    run_dir.check_free()
+    tokenizer = load_tokenizer(config.actor_rollout_ref.model)
     loader = PromptLoader(config.data.train_files, tokenizer, config.data, training=True)
     validation = PromptLoader(config.data.val_files, tokenizer, config.data, training=False)
     scorer.check(loader.data_sources | validation.data_sources)
     total_steps = config.trainer.total_training_steps or loader.steps_per_epoch * config.trainer.total_epochs
+    if needs_critic(config) and config.trainer.critic_warmup >= total_steps:
+        raise UserError(
+            f"trainer.critic_warmup={config.trainer.critic_warmup} leaves the actor none of {total_steps} steps. "
+            f"Lower it, or train longer (trainer.total_training_steps, trainer.total_epochs)."
+        )
+    notices = list(_notices(config, loader, validation))
     controller = controller or LocalController()
     workers = controller.start(roles(config, total_steps))
-    return Parts(config, run_dir, tokenizer, scorer, loader, validation.all_prompts(), controller, workers, total_steps)
+    return Parts(
+        config=config,
+        run_dir=run_dir,
+        tokenizer=tokenizer,
+        scorer=scorer,
+        loader=loader,
+        validation_prompts=validation.all_prompts(),
+        controller=controller,
+        workers=workers,
+        total_steps=total_steps,
+        notices=notices,
+    )
+
+
+def _notices(config: RunConfig, training: PromptLoader, validation: PromptLoader) -> Iterator[str]:
+    for name, loader in (("training", training), ("validation", validation)):
+        if loader.filtered:
+            yield (
+                f"{loader.filtered} {name} prompts are longer than data.max_prompt_length and left out "
+                f"(data.filter_overlong_prompts=true); {len(loader)} remain."
+            )
+    model = config.actor_rollout_ref.model
+    settings = AutoConfig.from_pretrained(_local(model.path), trust_remote_code=model.trust_remote_code)
+    own = getattr(settings.get_text_config(), "max_position_embeddings", None)
+    limit = model.override_config.get("max_position_embeddings", own)
+    wanted = config.data.max_prompt_length + config.data.max_response_length
+    if limit is not None and limit < wanted:
+        yield (
+            f"The model has {limit} positions, fewer than data.max_prompt_length + data.max_response_length = {wanted} "
+            f"tokens: responses that reach position {limit} end there."
+        )
+
+
+def _local(path: str) -> str:
+    """A folder's path with ~ expanded; any other name as it is."""
+    folder = Path(path).expanduser()
+    return str(folder) if folder.is_dir() else path
 
 
 def roles(config: RunConfig, total_steps: int) -> dict[str, RoleSpec]:
@@ -63,7 +106,7 @@ def roles(config: RunConfig, total_steps: int) -> dict[str, RoleSpec]:
             head="lm",
             model=arr.model,
             fsdp=actor.fsdp_config,
-            optim=_with_length(actor.optim, max(total_steps - warmup, 1), actor, config),
+            optim=_with_length(actor.optim, total_steps - warmup, actor, config),
             **_micro_batches(
                 actor.use_dynamic_bsz, actor.ppo_micro_batch_size_per_gpu, actor.ppo_max_token_len_per_gpu
             ),
@@ -146,9 +189,7 @@ def load_tokenizer(model: ModelConfig) -> Any:
     if folder.is_dir() and not any(next(folder.glob(pattern), None) for pattern in _TOKENIZER_FILES):
         raise UserError(f"There is no tokenizer in {path}. {advice}")
     try:
-        return AutoTokenizer.from_pretrained(
-            str(folder) if folder.is_dir() else path, trust_remote_code=model.trust_remote_code
-        )
+        return AutoTokenizer.from_pretrained(_local(path), trust_remote_code=model.trust_remote_code)
     except (OSError, ValueError) as error:
         raise UserError(f"No tokenizer could be loaded from {path} ({_first_line(error)}). {advice}") from error
 

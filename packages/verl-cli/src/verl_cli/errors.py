@@ -14,5 +14,6 @@ def known_failures() -> tuple[type[Exception], ...]:
     from verl_algos.rewards import RewardError, RewardLoadError
     from verl_data import DataError
     from verl_engine import EngineError
+    from verl_rollout import RolloutError
 
-    return (UserError, DataError, EngineError, RewardError, RewardLoadError, OSError)
+    return (UserError, DataError, EngineError, RolloutError, RewardError, RewardLoadError, OSError)

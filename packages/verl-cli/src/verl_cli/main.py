@@ -39,15 +39,19 @@ def quickstart(
     run_dir: Annotated[
         Path | None, typer.Option(help="Where everything goes; a new folder under runs/ if not given.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seeds the data, the model and the sampling.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seeds the data, the model and the sampling.")] = 1,
     constant_reward: Annotated[
         bool, typer.Option("--constant-reward", help="Give every answer the same reward: nothing should be learnt.")
     ] = False,
 ) -> None:
     """See PPO teach a tiny model two-digit addition, on a CPU, in about two minutes."""
-    from verl_cli.quickstart import run_quickstart
 
-    _guarded(lambda: run_quickstart(run_dir, seed=seed, constant_reward=constant_reward))
+    def run() -> None:
+        from verl_cli.quickstart import run_quickstart
+
+        run_quickstart(run_dir, seed=seed, constant_reward=constant_reward)
+
+    _guarded(run)
 
 
 @app.command(context_settings={"ignore_unknown_options": False})
@@ -64,7 +68,14 @@ def train(
         typer.Option("--allow-unused", help="Only report keys that do nothing in this run, instead of refusing them."),
     ] = False,
 ) -> None:
-    """Train a model as the configuration says."""
+    """Train a model as the configuration says.
+
+    At least data.train_files, data.val_files and actor_rollout_ref.model.path must be given; data.train_batch_size and
+    actor_rollout_ref.actor.ppo_mini_batch_size (prompts) are the next to look at. Every key with its default and what
+    it is for stands in verl_cli/config/schema.py; a wrong one is refused with the nearest.
+
+    ppo trains a critic (advantages by GAE); grpo compares the n responses of a prompt and needs none.
+    """
     run_training(overrides or [], preset=preset, config_file=config, allow_unused=allow_unused)
 
 
@@ -83,7 +94,12 @@ def run_training(
         from verl_cli.trainer import fit
 
         parts = build(resolved.config)
-        fit(parts)
+        for notice in parts.notices:
+            typer.echo(notice, err=True)
+        summary = fit(parts)
+        before, after = summary["val_accuracy_before"], summary["val_accuracy_after"]
+        if after is not None:
+            typer.echo(f"Validation accuracy: {'' if before is None else f'{before:.3f} before, '}{after:.3f} after.")
         typer.echo(f"The run is complete: {parts.run_dir.path / 'report.html'}")
 
     _guarded(run)
@@ -100,7 +116,7 @@ def _guarded(run: Callable[[], None]) -> None:
         except failures as error:
             _fail(error, 1)
     except KeyboardInterrupt:
-        _fail(UserError("Interrupted before training began; nothing was written."), 130)
+        _fail(UserError("Interrupted. Files that were already written are whole."), 130)
 
 
 def _fail(error: Exception, code: int) -> NoReturn:

@@ -126,7 +126,7 @@ class PPO:
             norm_by_std=algorithm.norm_adv_by_std_in_grpo,
         )
         step.batch = batch.with_columns(tokens={"advantages": computed.numpy(), "returns": returns.numpy()})
-        step.metrics |= step_metrics.of_batch(step.batch, self.config.data)
+        step.metrics |= step_metrics.of_batch(step.batch, step.prompts)
 
     def update_critic(self, step: Step) -> None:
         """Fit the values to the returns."""

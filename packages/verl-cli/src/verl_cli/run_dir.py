@@ -34,12 +34,12 @@ class RunDir:
         return self.path / "summary.json"
 
     def check_free(self) -> None:
-        """Raise UserError if the folder already holds a run."""
-        if self.config.exists():
+        """Raise UserError if the folder already holds a run, or cannot be made."""
+        if self.config.exists() or (self.path / "metrics.jsonl").exists() or any(self.path.glob("global_step_*")):
             raise UserError(
                 f"The run directory {self.path} already holds a run, which would be overwritten. Give this run its "
                 f"own: trainer.default_local_dir=DIR (or another trainer.experiment_name), or remove the folder if "
-                f"you no longer need it."
+                f"you no longer need it. This version cannot go on with an earlier run."
             )
         parent = next(folder for folder in (self.path, *self.path.absolute().parents) if folder.exists())
         if not parent.is_dir() or not os.access(parent, os.W_OK):
@@ -49,9 +49,21 @@ class RunDir:
             )
 
     def create(self, config_text: str) -> None:
-        """Make the folder and write the resolved configuration into it."""
+        """Make the folder and write the configuration, which marks it as taken: of two runs at once one fails."""
+        self.check_free()
         self.path.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.config, config_text)
+        try:
+            with self.config.open("x", encoding="utf-8") as file:
+                file.write(config_text)
+        except FileExistsError:
+            self.check_free()
+
+    def discard(self) -> None:
+        """Remove what a run left that failed before its first step was complete, so that it can be started again."""
+        for name in ("config.yaml", "metrics.jsonl", "val_samples.jsonl", "report.html"):
+            (self.path / name).unlink(missing_ok=True)
+        if self.path.is_dir() and not any(self.path.iterdir()):
+            self.path.rmdir()
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json."""

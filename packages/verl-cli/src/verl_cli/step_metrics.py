@@ -1,10 +1,12 @@
 """The numbers logged for a step, under the published names (perf/*, critic/*, response_length/*, ...)."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from verl_algos import advantages, aggregation
 from verl_algos.value_losses import explained_variance
-from verl_data import DataConfig, PackedBatch
+from verl_data import PackedBatch, Prompt
 
 from verl_cli.columns import loss_denominators, tensors
 from verl_cli.config import ActorConfig
@@ -31,7 +33,7 @@ def of_old_policy(batch: PackedBatch, actor: ActorConfig) -> dict[str, float]:
     }
 
 
-def of_batch(batch: PackedBatch, data: DataConfig) -> dict[str, float]:
+def of_batch(batch: PackedBatch, prompts: Sequence[Prompt]) -> dict[str, float]:
     """Scores, rewards, advantages, returns, values and lengths of a whole step."""
     columns = tensors(batch, "token_rewards", "advantages", "returns", "values", "reward", mask="sampled_mask")
     mask, lengths = columns["mask"], np.diff(batch.cu_seqlens)
@@ -45,7 +47,7 @@ def of_batch(batch: PackedBatch, data: DataConfig) -> dict[str, float]:
         **_spread("response_length", torch.from_numpy(response)),
         "response_length/clip_ratio": float(np.mean([reason == "length" for reason in batch["finish_reason"]])),
         **_spread("prompt_length", torch.from_numpy(lengths - response)),
-        "prompt_length/clip_ratio": float(np.mean(lengths - response >= data.max_prompt_length)),
+        "prompt_length/clip_ratio": float(np.mean([prompt.truncated for prompt in prompts])),
         "adv/singleton_groups": float(advantages.singleton_groups(torch.from_numpy(np.array(batch["group"])))),
     }
     if "values" in columns:

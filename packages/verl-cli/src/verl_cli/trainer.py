@@ -22,12 +22,17 @@ def fit(parts: Parts) -> dict[str, Any]:
     """Train to the end and return what summary.json says; everything is written into the run directory."""
     run_dir = parts.run_dir
     run_dir.create(dump(parts.config))
+    run = None
     try:
-        summary = _Run(parts).fit()
+        run = _Run(parts)
+        summary = run.fit()
         run_dir.write_summary(summary)
     except BaseException:
-        with suppress(OSError, UserError):  # the report must not hide what went wrong
-            write_report(run_dir.path)
+        with suppress(OSError, UserError):  # what went wrong must not be hidden by what cannot be tidied up
+            if run is None or run.done == 0:
+                run_dir.discard()
+            else:
+                write_report(run_dir.path)
         raise
     finally:
         parts.controller.shutdown()
@@ -49,14 +54,19 @@ class _Run:
     def fit(self) -> dict[str, Any]:
         """Run every step; returns the summary."""
         try:
-            if self.trainer.val_before_train:
+            if self.trainer.val_before_train or self.trainer.val_only:
                 self.tracker.log(0, self.validate(0))
             if not self.trainer.val_only:
                 self.steps()
         except KeyboardInterrupt as interrupt:
+            saved = sorted(self.parts.run_dir.path.glob("global_step_*"))
+            kept = (
+                f"{self.parts.run_dir.path} holds the metrics up to there and {len(saved)} checkpoints."
+                if self.done
+                else "Nothing is kept of it."
+            )
             raise InterruptedRunError(
-                f"Interrupted after step {self.done} of {self.parts.total_steps}. {self.parts.run_dir.path} holds the "
-                f"metrics up to there and the checkpoints saved so far; a step under way is lost."
+                f"Interrupted after step {self.done} of {self.parts.total_steps}; a step under way is lost. {kept}"
             ) from interrupt
         finally:
             self.tracker.close()
@@ -80,11 +90,13 @@ class _Run:
             step.seconds["step"] = time.perf_counter() - start
             metrics = step.metrics | step_metrics.of_time(step, self.trainer.nnodes * self.trainer.n_gpus_per_node)
             self.done = number
-            if self.due(self.trainer.save_freq):
-                metrics |= self.save()
-            if self.due(self.trainer.test_freq):
-                metrics |= self.validate(number)
-            self.tracker.log(number, metrics)
+            try:
+                if self.due(self.trainer.save_freq):
+                    metrics |= self.save()
+                if self.due(self.trainer.test_freq):
+                    metrics |= self.validate(number)
+            finally:  # the step is done, whatever becomes of saving it
+                self.tracker.log(number, metrics)
             if number == self.parts.total_steps:
                 break
 
@@ -100,6 +112,11 @@ class _Run:
         )
         self.accuracy[step] = result.accuracy
         self.samples.write(step, result)
+        for sample in result.samples[: self.trainer.log_val_generations]:
+            print(
+                f"step {step}: {sample['prompt']!r} -> {sample['generation']!r} "
+                f"(ground truth {sample['ground_truth']!r}, score {sample['score']:g})"
+            )
         return result.metrics | {"timing_s/testing": time.perf_counter() - start}
 
     def save(self) -> dict[str, float]:

@@ -10,6 +10,9 @@ from verl_cli.main import run_training
 
 def main() -> None:
     """Train with the overrides of the command line."""
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(__doc__.strip(), "\n\n`verl-cli train --help` says more.")
+        return
     run_training(sys.argv[1:], allow_unused=True)
 
 

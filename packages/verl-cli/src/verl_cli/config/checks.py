@@ -40,8 +40,8 @@ _RANGES: Mapping[str, _Range] = {
     f"{ACTOR}.ppo_mini_batch_size": _COUNT,
     f"{ACTOR}.ppo_micro_batch_size_per_gpu": _COUNT,
     f"{ACTOR}.ppo_max_token_len_per_gpu": _COUNT,
-    f"{ACTOR}.clip_ratio": _POSITIVE,
-    f"{ACTOR}.clip_ratio_low": _POSITIVE,
+    f"{ACTOR}.clip_ratio": _PROBABILITY,
+    f"{ACTOR}.clip_ratio_low": _PROBABILITY,
     f"{ACTOR}.clip_ratio_high": _POSITIVE,
     f"{ACTOR}.clip_ratio_c": _Range("above 1", lambda value: value > 1),
     f"{ACTOR}.loss_scale_factor": _POSITIVE,
@@ -98,7 +98,7 @@ _REQUIRED = {
     "data.train_files": "the Parquet or JSONL file(s) with the training prompts",
     "data.val_files": "the Parquet or JSONL file(s) that validation scores",
 }
-_LOGGERS = ("console", "jsonl")
+_LOGGERS = ("console", "jsonl", "file")
 _ENGINES = ("hf",)
 _NORM = "seq-mean-token-sum-norm"
 

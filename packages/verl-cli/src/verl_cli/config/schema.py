@@ -66,7 +66,7 @@ class ActorConfig:
     ppo_epochs: int = 1
     """Passes over each step's rollouts; more reuse them at the price of stale data."""
     shuffle: bool = False
-    """Draw each pass's mini-batches in a seeded random order instead of the order of the prompts."""
+    """Draw a step's mini-batches in a seeded random order instead of the order of the prompts; all passes use it."""
     optim: OptimConfig = field(default_factory=OptimConfig)
     fsdp_config: FsdpConfig = field(default_factory=FsdpConfig)
 
@@ -132,7 +132,7 @@ class KlCtrlConfig:
     horizon: int = 10000
     """Sequences over which the adaptive weight reacts; smaller reacts faster."""
     target_kl: float = 0.1
-    """Divergence per sequence that the adaptive weight aims at."""
+    """Divergence per token that the adaptive weight aims at."""
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,10 @@ def parse_overrides(overrides: Sequence[str]) -> tuple[list[Setting], list[str]]
 
 def text_override(key: str, value: object) -> str:
     """An override that gives a key any text, whatever characters it holds."""
-    quoted = str(value).replace("\\", "\\\\").replace("'", "\\'")
+    text = str(value)
+    if re.fullmatch(r"[\w./+-]*[/.][\w./+-]*", text, re.ASCII):  # a plain path reads as it is
+        return f"{key}={text}"
+    quoted = text.replace("\\", "\\\\").replace("'", "\\'").replace("${", "\\${")
     return f"{key}='{quoted}'"
 
 
@@ -52,6 +55,12 @@ def _parse_override(text: str) -> Setting:
     if text.startswith("~"):
         raise ConfigError(
             f"{text} would delete a key, but every key has a meaning here. Set {key[1:]}=null, or leave it out."
+        )
+    if text.startswith("-"):
+        raise ConfigError(
+            f"{text} is not an override: everything is set as key=value here, such as data.train_batch_size=256. "
+            "Hydra's own options are not used; `verl-cli train` takes a file with --config FILE and a preset with "
+            "--preset."
         )
     if not equals:
         raise ConfigError(f"{text} is not an override. Write key=value, such as data.train_batch_size=256.")

@@ -1,5 +1,6 @@
 """The quickstart from its first file to its last line."""
 
+import os
 import shlex
 import shutil
 import sys
@@ -47,7 +48,7 @@ def run_quickstart(run_dir: Path | None, *, seed: int, constant_reward: bool) ->
     """Make data and model, warm the model up, train it with PPO and say what came of it."""
     start = time.monotonic()
     torch.set_num_threads(1)  # tensors this small gain nothing from a second thread, and wait for it on a busy machine
-    folder = run_dir or Path("runs") / time.strftime("quickstart-%Y%m%d-%H%M%S")
+    folder = (run_dir or Path("runs") / time.strftime("quickstart-%Y%m%d-%H%M%S")).expanduser()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(
             f"{folder} is not an empty folder, and the quickstart overwrites nothing: name another with --run-dir."
@@ -57,12 +58,12 @@ def run_quickstart(run_dir: Path | None, *, seed: int, constant_reward: bool) ->
         summary = fit(build(resolve(_overrides(folder, warmed, seed, constant_reward)).config))
     except KeyboardInterrupt as interrupt:
         raise InterruptedRunError(
-            f"Interrupted before PPO began; {folder} holds the files finished so far."
+            f"Interrupted. Files that the quickstart already wrote to {folder} are whole."
         ) from interrupt
     summary = {**summary, "seconds": round(time.monotonic() - start, 1)}
     RunDir(folder).write_summary(summary)
     again = [
-        *(_program(), "train", "--config", str(folder / "config.yaml"), "actor_rollout_ref.actor.optim.lr=1e-3"),
+        *(*_program(), "train", "--config", str(folder / "config.yaml"), "actor_rollout_ref.actor.optim.lr=1e-3"),
         text_override("trainer.default_local_dir", f"{folder}-2"),
     ]
     typer.echo(
@@ -73,9 +74,15 @@ def run_quickstart(run_dir: Path | None, *, seed: int, constant_reward: bool) ->
     )
 
 
-def _program() -> str:
-    """How this program was called: its name where the shell finds it, else its path."""
-    return "verl-cli" if shutil.which("verl-cli") else str(Path(sys.argv[0]))
+def _program() -> list[str]:
+    """How this program was called: through uv, by its name where the shell finds it, or by its path."""
+    if uv := os.environ.get("UV"):  # `uv run` says where it is
+        return (
+            [os.path.relpath(uv), "run", "verl-cli"]
+            if Path(uv).is_relative_to(Path.cwd())
+            else ["uv", "run", "verl-cli"]
+        )
+    return ["verl-cli"] if shutil.which("verl-cli") else [sys.argv[0]]
 
 
 def _prepare(folder: Path, seed: int) -> Path:
@@ -115,13 +122,13 @@ def _prepare(folder: Path, seed: int) -> Path:
 def _overrides(folder: Path, model: Path, seed: int, constant_reward: bool) -> list[str]:
     overrides = [
         *PPO,
-        text_override("data.train_files", folder / "data" / "train.parquet"),
-        text_override("data.val_files", folder / "data" / "validation.parquet"),
+        text_override("data.train_files", folder.absolute() / "data" / "train.parquet"),
+        text_override("data.val_files", folder.absolute() / "data" / "validation.parquet"),
         f"data.seed={seed}",
-        text_override("actor_rollout_ref.model.path", model),
+        text_override("actor_rollout_ref.model.path", model.absolute()),
         f"actor_rollout_ref.rollout.seed={seed}",
         f"trainer.seed={seed}",
-        text_override("trainer.default_local_dir", folder),
+        text_override("trainer.default_local_dir", folder.absolute()),
     ]
     if constant_reward:
         overrides += [

@@ -35,7 +35,7 @@ class _Trackers:
         for name, tracker in self._trackers.items():
             try:
                 tracker.log(step, metrics)
-            except OSError as error:
+            except (OSError, UnicodeError) as error:  # a terminal may not know a character
                 self._report(f"The {name} tracker could not record step {step}", name, error)
 
     def close(self) -> None:
@@ -45,7 +45,7 @@ class _Trackers:
             except OSError as error:
                 self._report(f"The {name} tracker could not be closed", name, error)
 
-    def _report(self, what: str, name: str, error: OSError) -> None:
+    def _report(self, what: str, name: str, error: OSError | UnicodeError) -> None:
         if name in self._reported:
             return
         self._reported.add(name)
@@ -62,7 +62,7 @@ def trackers_for(names: Sequence[str], run_dir: Path, total_steps: int) -> Track
     `metrics.jsonl` in the run directory is always written.
 
     Args:
-        names: the values of `trainer.logger`: `console`, and `file` for the file that is written anyway.
+        names: the values of `trainer.logger`: `console`, and `file` or `jsonl` for the file that is written anyway.
         run_dir: the run directory; it is made if it is missing.
         total_steps: training steps of the whole run, for the time left.
 
@@ -70,10 +70,10 @@ def trackers_for(names: Sequence[str], run_dir: Path, total_steps: int) -> Track
         UserError: a name is not known.
         OSError: the run directory cannot be written.
     """
-    if unknown := sorted(set(names) - {"console", "file"}):
+    if unknown := sorted(set(names) - {"console", "file", "jsonl"}):
         raise UserError(
-            f"trainer.logger names {', '.join(unknown)}, which this version does not have; choose among console and "
-            f"file. Every run writes its {METRICS_FILE}, which other tools can read."
+            f"trainer.logger names {', '.join(unknown)}, which this version does not have; choose among console, "
+            f"file and jsonl. Every run writes its {METRICS_FILE}, which other tools can read."
         )
     trackers: dict[str, Tracker] = {"file": JsonlTracker(run_dir / METRICS_FILE)}
     if "console" in names:

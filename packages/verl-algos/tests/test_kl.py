@@ -152,6 +152,16 @@ def test_c29_the_diluted_kl_would_have_moved_the_coefficient() -> None:
     assert controller.coef == pytest.approx(0.193701, abs=1e-6)
 
 
+@pytest.mark.parametrize(("measured", "factor"), [(0.0, 0.8), (9.0, 1.2)])
+@pytest.mark.parametrize("num_sequences", [100, 101, 500, 501, 10**6])
+def test_more_sequences_than_the_horizon_change_the_coefficient_by_a_fifth(
+    measured: float, factor: float, num_sequences: int
+) -> None:
+    controller = kl.AdaptiveController(coef=0.2, target=0.4, horizon=100)
+    controller.update(measured, num_sequences)
+    assert controller.coef == pytest.approx(0.2 * factor)
+
+
 def test_controllers_refuse_and_stay() -> None:
     fixed = kl.FixedController(coef=0.001)
     fixed.update(5.0, 8)

@@ -1,9 +1,12 @@
 """Calling reward functions, loading them, placing rewards: bug bank B18, B20; faults of users' functions."""
 
 import asyncio
+import json
 import math
 import pickle
+import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +83,14 @@ def test_numbers_of_other_libraries(value: Any) -> None:
         (math.nan, "returned 'nan'"),
         (math.inf, "returned 'inf'"),
         ({"acc": 1}, r"a mapping without 'score' \(it has 'acc'\)"),
+        (10**400, "not a finite reward"),
+        pytest.param(10**5000, "a number of thousands of digits .* not a finite reward", id="digits"),
+        (Fraction(10**400), "not a finite reward"),
+        (-3.5e38, "returned '-3.5e\\+38' .* not a finite reward"),
+        ({"score": 1, "acc": None}, r"returned 'acc' 'None' \(NoneType\), which must be a bool or a finite number"),
+        ({"score": 1, "acc": "yes"}, "'acc' 'yes'"),
+        ({"score": 1, "acc": math.nan}, "'acc' 'nan'"),
+        ({"score": 1, "acc": np.array([1.0, 2.0])}, "'acc'"),
         ({"score": None}, "returned 'None'"),
         ([1.0], "returned"),
         (np.array([1.0, 2.0]), "returned"),
@@ -90,6 +101,16 @@ def test_what_is_not_a_reward(value: Any, said: str) -> None:
     with pytest.raises(RewardError, match=said) as error:
         score_all(lambda **row: value, ROWS)
     assert (error.value.row, error.value.data_source) == (0, "mine")
+
+
+def test_other_entries_become_plain_numbers() -> None:
+    given = {"a": np.float32(0.5), "b": np.int64(2), "c": np.bool_(True), "d": torch.tensor(3), "acc": np.bool_(False)}
+    result = {**given, "list": [1], "text": "x", "score": np.float64(1)}
+    (score,) = score_all(lambda **row: result, ROWS[:1])
+    assert score.extra == {"a": 0.5, "b": 2, "c": True, "d": 3, "acc": False, "list": [1], "text": "x"}
+    assert [type(score.extra[name]) for name in "abcd"] == [float, int, bool, int]
+    assert type(score.extra["acc"]) is bool
+    json.dumps(score.extra)
 
 
 def failing(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> float:
@@ -125,12 +146,131 @@ def test_wrong_signature_names_the_function_and_row() -> None:
         score_all(two, ROWS)
 
 
+class Outside(BaseException):
+    """Neither an Exception nor an interrupt."""
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError("3"), Outside("3"), StopIteration("3")])
+def test_whatever_a_function_raises_names_it(error: BaseException) -> None:
+    def plain(**row: Any) -> float:
+        raise error
+
+    async def later(**row: Any) -> float:
+        await asyncio.sleep(0)
+        raise error
+
+    async def child(**row: Any) -> float:
+        return await asyncio.create_task(later())
+
+    functions: list[Any] = [plain]
+    if not isinstance(error, StopIteration):  # a coroutine cannot raise it
+        functions += [later, child]
+    for function in functions:
+        with pytest.raises(RewardError, match=rf"{function.__name__} failed on row 0 .* raised {type(error).__name__}"):
+            score_all(function, ROWS)
+    assert score_all(async_length, ROWS)[2].score == 3  # scoring goes on
+
+
+def test_a_function_that_cancels_itself_is_named() -> None:
+    async def cancelling(**row: Any) -> float:
+        for task in asyncio.all_tasks():
+            task.cancel()
+        await asyncio.sleep(0)
+        return 1.0
+
+    with pytest.raises(RewardError, match=r"cancelling failed on row .* raised CancelledError"):
+        score_all(cancelling, ROWS)
+
+
 def test_interrupt_is_not_swallowed() -> None:
     def interrupted(**row: Any) -> float:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        score_all(interrupted, ROWS)
+    async def later(**row: Any) -> float:
+        raise KeyboardInterrupt
+
+    for function in (interrupted, later):
+        with pytest.raises(KeyboardInterrupt):
+            score_all(function, ROWS)
+    assert score_all(async_length, ROWS)[2].score == 3
+
+
+def test_an_error_ends_the_calls_in_flight() -> None:
+    ended = []
+
+    async def slow(solution_str: str, **row: Any) -> float:
+        if not solution_str:
+            raise ValueError
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(solution_str)
+        return 1.0
+
+    with pytest.raises(RewardError, match="row 1"):
+        score_all(slow, ROWS)
+    assert ended == ["a", "ccc"]
+
+
+def test_what_a_module_keeps_between_calls_stays_on_one_loop() -> None:
+    gate, lock, used = asyncio.Semaphore(1), asyncio.Lock(), set()
+
+    async def limited(**row: Any) -> float:
+        async with gate, lock:
+            used.add(asyncio.get_running_loop())
+            await asyncio.sleep(0)
+            return 1.0
+
+    async def notebook() -> list[Score]:
+        return score_all(limited, ROWS)
+
+    assert len(score_all(limited, ROWS) + score_all(limited, ROWS) + asyncio.run(notebook())) == 9
+    assert len(used) == 1
+
+
+def test_scoring_inside_an_async_function_is_refused() -> None:
+    async def nested(**row: Any) -> float:
+        return score_all(async_length, ROWS)[0].score
+
+    with pytest.raises(RewardError, match=r"raised RuntimeError: .*await the other function"):
+        score_all(nested, ROWS)
+
+
+PROGRAM = """
+import asyncio, os, signal, sys
+from verl_algos.rewards import RewardRow, score_all
+
+rows = [RewardRow("mine", "", "")] * 3
+background = []
+
+async def compute_score(**row):
+    background.append(asyncio.create_task(asyncio.sleep(600)))  # left over at exit
+    return 1.0
+
+async def interrupted(**row):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(600)
+    finally:
+        background.append(None)
+
+score_all(compute_score, rows)
+if (child := os.fork()) == 0:
+    os._exit(len(score_all(compute_score, rows)))
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+try:
+    score_all(interrupted, rows, max_concurrency=1)
+except KeyboardInterrupt:
+    assert background.count(None) == 1
+    print(len(score_all(compute_score, rows)))
+"""
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="os.fork warns in a process with threads")
+def test_exit_fork_and_ctrl_c_leave_nothing_behind() -> None:
+    command = [sys.executable, "-X", "dev", "-W", "error", "-c", PROGRAM]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr, done.returncode) == ("3\n", "", 0)
 
 
 # --- loading
@@ -166,6 +306,8 @@ def test_load_from_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         ("a.py", "def broken(:", "compute_score", "raised SyntaxError"),
         ("a.py", "import no_such_module_anywhere", "compute_score", "raised ModuleNotFoundError"),
         ("a.py", "1 / 0", "compute_score", "raised ZeroDivisionError"),
+        ("a.py", "import sys\nsys.exit(2)", "compute_score", "raised SystemExit while it was loaded: 2"),
+        ("a.py", "import asyncio\nraise asyncio.CancelledError", "compute_score", "raised CancelledError"),
     ],
 )
 def test_load_errors(tmp_path: Path, name: str, content: str | None, function: str, said: str) -> None:
@@ -179,6 +321,16 @@ def test_load_errors(tmp_path: Path, name: str, content: str | None, function: s
     if "raised" in said:
         assert error.value.__cause__ is not None
         assert not {module for module in set(sys.modules) - before if module.startswith("verl_custom")}
+
+
+def test_a_module_that_exits_and_an_interrupted_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "verl_algos_test_exit.py").write_text("raise SystemExit('no key')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(RewardLoadError, match="verl_algos_test_exit could not be imported: SystemExit: no key"):
+        load_custom("pkg://verl_algos_test_exit")
+    (tmp_path / "a.py").write_text("raise KeyboardInterrupt")
+    with pytest.raises(KeyboardInterrupt):
+        load_custom(tmp_path / "a.py")
 
 
 def test_load_errors_of_packages() -> None:

@@ -1,5 +1,7 @@
+import datetime
 import json
 from collections.abc import Callable
+from decimal import Decimal
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -171,10 +173,33 @@ def test_overlong_prompts_are_truncated_once_and_counted(
         resumed.load_state_dict(loader.state_dict())
         assert resumed.truncated == 2
     with pytest.raises(DataError, match=rf"row 2.*has {len(full)} tokens, but data.max_prompt_length is 40"):
-        list(load(path, chatml, max_prompt_length=40).batches(1))
+        load(path, chatml, max_prompt_length=40)
     loader = load(path, chatml, max_prompt_length=40, filter_overlong_prompts=True, train_batch_size=3)
-    assert (loader.filtered, len(loader), loader.truncated) == (1, 3, 0)
+    assert (loader.filtered, len(loader), loader.truncated) == (1, 3, 0)  # before any batch
     assert sorted(rows_of(list(loader.batches(1)))[0][1]) == [0, 1, 3]
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_overlong_prompts_are_refused_before_the_run(
+    write: Callable[..., Path], chatml: Any, make_rows: MakeRows, training: bool
+) -> None:
+    rows = make_rows(4)
+    for row, length in ((1, 50), (2, 70)):
+        rows[row]["prompt"][0]["content"] = "x" * length
+    files = [write(make_rows(3), "a"), write(rows, "b")]
+    with pytest.raises(DataError) as error:
+        load(files, chatml, training=training, max_prompt_length=60)
+    fixed = len(chatml.encode("<|im_start|>user\n<|im_end|>\n<|im_start|>assistant\n", add_special_tokens=False))
+    said = str(error.value)
+    assert f"{files[1]}, row 1" in said
+    assert (
+        f": the prompt has {50 + fixed} tokens, but data.max_prompt_length is 60. It is the first of 2 such prompts "
+        f"among 7; the longest has {70 + fixed}. Raise data.max_prompt_length, set data.filter_overlong_prompts=true "
+        "to drop such prompts, or data.truncation to left, right or middle to cut them."
+    ) in said
+    samples: dict[str, Any] = {"train_max_samples": 4, "val_max_samples": 4, "shuffle": False}
+    loader = load(files, chatml, training=training, max_prompt_length=60, **samples)  # row 1 of b is not in use
+    assert (len(loader), loader.filtered) == (4, 0)
 
 
 def test_the_filter_measures_tools_too(
@@ -192,7 +217,7 @@ def test_the_filter_measures_tools_too(
     loader = load(path, tokenizer, filter_overlong_prompts=True, **settings)
     assert (loader.filtered, [prompt.row for prompt in loader.all_prompts()]) == (1, [0])
     with pytest.raises(DataError, match=r"row 1.*has 11 tokens, but data.max_prompt_length is 8"):
-        load(path, tokenizer, **settings).all_prompts()
+        load(path, tokenizer, **settings)
 
 
 def test_sample_limits(write: Callable[..., Path], chatml: Any, make_rows: MakeRows) -> None:
@@ -284,6 +309,55 @@ def test_wrong_types_name_file_row_and_field(
         load(tmp_path / "rows.parquet", chatml)
 
 
+@pytest.mark.parametrize(
+    ("truth", "where", "kind"),
+    [
+        (datetime.date(2024, 1, 2), "", "date"),
+        (datetime.datetime(2024, 1, 2, 3), "", "datetime"),
+        (Decimal("1.50"), "", "Decimal"),
+        (b"4", "", "bytes"),
+        ({"unit": "m", "values": [b"4"]}, r"\.values\[0\]", "bytes"),
+    ],
+)
+def test_a_ground_truth_that_json_cannot_hold(
+    chatml: Any, make_rows: MakeRows, tmp_path: Path, truth: Any, where: str, kind: str
+) -> None:
+    rows = make_rows(2)
+    for row, value in zip(rows, (None, truth), strict=True):
+        row["reward_model"] = {"style": "model", "ground_truth": value}
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    message = rf"a\.parquet, row 1: field reward_model\.ground_truth{where} is a {kind}, .* store it as text\."
+    with pytest.raises(DataError, match=message):
+        load(tmp_path / "a.parquet", chatml)
+
+
+def test_keys_of_a_ground_truth_are_text(chatml: Any, make_rows: MakeRows, tmp_path: Path) -> None:
+    day = datetime.date(2024, 1, 2)
+    reward = pa.array(
+        [{"style": "rule", "ground_truth": [(day, "a")]}],
+        pa.struct([("style", pa.string()), ("ground_truth", pa.map_(pa.date32(), pa.string()))]),
+    )
+    table = pa.Table.from_pylist([{k: v for k, v in row.items() if k != "reward_model"} for row in make_rows(1)])
+    pq.write_table(table.append_column("reward_model", reward), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"row 0: field reward_model\.ground_truth \(a key\) is a date"):
+        load(tmp_path / "a.parquet", chatml)
+
+
+def test_text_with_half_of_a_surrogate_pair(chatml: Any, make_rows: MakeRows, tmp_path: Path) -> None:
+    for column, value, field in (
+        ("reward_model", {"style": "rule", "ground_truth": ["é", "a\ud83d"]}, r"reward_model\.ground_truth\[1\]"),
+        ("prompt", [{"role": "user", "content": "a\ud83d"}], r"prompt\[0\]\.content"),
+        ("data_source", "a\ud83d", "data_source"),
+    ):
+        rows = make_rows(2)
+        rows[1][column] = value
+        path = tmp_path / "a.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        message = rf"jsonl, row 1 \(line 2\): field {field} holds half of a surrogate pair \(U\+D83D, character 1\)"
+        with pytest.raises(DataError, match=message):
+            load(path, chatml)
+
+
 def test_multimodal_and_tool_messages_are_sound(chatml: Any, make_rows: MakeRows, tmp_path: Path) -> None:
     rows = make_rows(1)
     rows[0]["prompt"] = [
@@ -361,9 +435,14 @@ def test_a_template_that_refuses_names_the_row(
     rows[1]["prompt"].insert(0, {"role": "system", "content": "be kind"})
     path = write(rows)
     with pytest.raises(DataError, match=rf"{path.name}, row 1.*no system role"):
-        load(path, make_bos_tokenizer(template), training=False).all_prompts()
+        load(path, make_bos_tokenizer(template), training=False)
+    empty = make_bos_tokenizer("{{ '' }}")
+    for settings in ({}, {"filter_overlong_prompts": True}, {"filter_overlong_prompts": True, "truncation": "left"}):
+        with pytest.raises(DataError, match=r"row 0.*renders to 0 tokens"):
+            load(path, empty, training=False, **settings)
+    loader = load(path, empty, training=False, truncation="left")  # nothing is measured
     with pytest.raises(DataError, match=r"row 0.*renders to 0 tokens"):
-        load(path, make_bos_tokenizer("{{ '' }}"), training=False).all_prompts()
+        loader.all_prompts()
 
 
 def test_many_batches_of_parquet_are_read_back_in_any_order(chatml: Any, make_rows: MakeRows, tmp_path: Path) -> None:

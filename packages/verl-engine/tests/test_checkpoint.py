@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -69,13 +71,82 @@ def test_interrupted_save_keeps_the_earlier_one(
 
     with monkeypatch.context() as patch:
         patch.setattr(json, "dumps", fail)  # the manifest is the last thing written
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(CheckpointError, match="No space left") as raised:
             engine.save(tmp_path / "state")
+    assert isinstance(raised.value.__cause__, OSError)
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
     engine.load(tmp_path / "state")
     assert engine.steps == 1
     assert all((weight == saved[name]).all() for name, weight in full_weights(engine).items())
     engine.save(tmp_path / "state")
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+_WRITE_ON_A_FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from verl_engine import CheckpointError, FsdpEngine
+from verl_engine.testing import engine_config
+
+engine = FsdpEngine(engine_config(Path(sys.argv[1]), "fp32"))
+target = Path(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))  # a write past it fails as one on a full disk does
+for write in (engine.save, engine.export):
+    try:
+        write(target)
+    except CheckpointError as error:
+        print(type(error.__cause__).__name__, error)
+"""
+
+
+def test_full_disk_is_one_error_and_leaves_nothing(tmp_path: Path) -> None:
+    model = tiny_model(tmp_path / "model")
+    target = tmp_path / "out" / "state"
+    command = [sys.executable, "-c", _WRITE_ON_A_FULL_DISK, str(model), str(target)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    saved, exported = done.stdout.splitlines()
+    assert saved.startswith(f"CheckpointException {target} could not be written: ") and "Free space" in saved
+    assert exported.startswith(f"SafetensorError {target} could not be written: ") and "Free space" in exported
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_folder_that_cannot_be_made_is_one_error(engine: FsdpEngine, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for write in (engine.save, engine.export):
+        with pytest.raises(CheckpointError, match=r"could not be written: .*Not a directory"):
+            write(tmp_path / "file" / "state")
+
+
+_WRITE_ON_TWO_RANKS = """
+import sys
+from pathlib import Path
+import torch.distributed as dist
+from verl_engine import CheckpointError, FsdpEngine
+from verl_engine.testing import engine_config
+
+model, store, target, rank = sys.argv[1:]
+dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=int(rank), world_size=2)
+engine = FsdpEngine(engine_config(Path(model), "fp32"))
+for write in (engine.save, engine.export):
+    try:
+        write(Path(target))
+    except CheckpointError as error:
+        print(error)
+dist.destroy_process_group()
+"""
+
+
+def test_failure_of_one_rank_is_one_of_all(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")  # only rank 0 makes the folder, and cannot
+    model, target = tiny_model(tmp_path / "model"), tmp_path / "file" / "state"
+    command = [sys.executable, "-c", _WRITE_ON_TWO_RANKS, str(model), str(tmp_path / "store"), str(target)]
+    ranks = [subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True) for rank in range(2)]
+    try:
+        first, second = (process.communicate(timeout=120)[0] for process in ranks)
+    finally:
+        for process in ranks:
+            process.kill()
+    assert first == second and second.count(f"{target} could not be written: ") == 2
 
 
 def test_checkpoint_without_moments_is_refused_by_a_trained_engine(config: EngineConfig, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from verl_engine import (
     init_single_process,
 )
 from verl_engine.loading import load_model
-from verl_engine.testing import PolicyLoss, count, random_batch, tiny_model
+from verl_engine.testing import PolicyLoss, ValueLoss, count, random_batch, tiny_model
 
 
 def config(path: Path, **settings: Any) -> EngineConfig:
@@ -37,6 +37,60 @@ def test_damaged_weights_are_named(tmp_path: Path) -> None:
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(ModelError, match="cannot be loaded"):
         load_model(config(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        (None, "cannot be loaded"),
+        ({"hidden_size": "abc"}, "hidden_size"),
+        ({"hidden_act": "foo"}, "foo"),
+        ({"num_attention_heads": 0}, "cannot be loaded"),
+        ({"intermediate_size": 65}, r"mlp\.\w+\.weight has shape \(\d+, \d+\), the configuration \(head=lm\) asks for"),
+    ],
+)
+def test_broken_folders_are_named(tmp_path: Path, changes: dict[str, Any] | None, named: str) -> None:
+    tiny_model(tmp_path)
+    if changes is None:
+        (tmp_path / "config.json").write_text("[]")
+    else:
+        rewrite(tmp_path, **changes)
+    with pytest.raises(ModelError, match=named) as raised:
+        load_model(config(tmp_path))
+    assert str(tmp_path) in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_override_of_a_wrong_type_is_named(tmp_path: Path) -> None:
+    model = ModelConfig(str(tiny_model(tmp_path)), override_config={"hidden_size": "abc"})
+    with pytest.raises(ModelError, match=r"override_config sets hidden_size to 'abc'.*refuses"):
+        load_model(EngineConfig(model))
+
+
+def test_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    tiny_model(tmp_path / "model")
+    FsdpEngine(EngineConfig(ModelConfig("~/model"))).export(tmp_path / "export")
+    assert (tmp_path / "export" / "model.safetensors").is_file()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about a machine without a GPU")
+def test_cuda_without_a_gpu_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match=r"trainer\.device=cpu"):
+        FsdpEngine(config(tmp_path, device="cuda"))
+
+
+@pytest.mark.parametrize("token", [-1, 20])
+def test_token_ids_outside_the_vocabulary_are_named(tmp_path: Path, token: int) -> None:
+    engine = FsdpEngine(config(tiny_model(tmp_path, vocab_size=20), head="value"))
+    batch = random_batch(0, (5, 6), vocab_size=20)
+    ids = batch["input_ids"].copy()
+    ids[7] = token
+    batch = batch.with_columns(tokens={"input_ids": ids})
+    message = f"token id {token}, but the vocabulary of {tmp_path} .* has 20 tokens"
+    with pytest.raises(EngineError, match=message):
+        engine.forward(batch, ("values",))
+    with pytest.raises(EngineError, match=message):
+        engine.train_batch(batch, ValueLoss(), count(batch))
 
 
 def test_weights_that_do_not_match_are_an_error(tmp_path: Path) -> None:

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from verl_rollout import Completion, HfRollout, Request, Sampling
+from verl_rollout import (
+    Completion,
+    HfRollout,
+    ModelNotFoundError,
+    NonFiniteLogitsError,
+    Request,
+    RolloutError,
+    Sampling,
+)
 from verl_rollout.testing import ModuleSource, TensorSource, build_tiny_model
 
 DEVICE = os.environ.get("VERL_TEST_DEVICE", "cpu")
@@ -89,7 +97,13 @@ def test_ids_are_never_decoded(folder: Path) -> None:
 
 
 def test_the_context_limit_can_be_lowered_not_raised(folder: Path) -> None:
+    assert engine(folder).context_tokens == 64
     rollout = engine(folder, max_model_len=8)
+    assert rollout.context_tokens == 8
+    with pytest.raises(RolloutError, match="has 8 tokens"):
+        rollout.generate([Request([5] * 8, (0,))], Sampling(max_tokens=1))
+    with pytest.raises(RolloutError, match="holds token id 99"):
+        rollout.generate([Request([99], (0,))], Sampling(max_tokens=1))
     completions = rollout.generate([Request([5] * n, (n,)) for n in (2, 7)], Sampling(max_tokens=9, ignore_eos=True))
     assert [len(completion.token_ids) for completion in completions] == [6, 1]
     with pytest.raises(ValueError, match="at most 64"):
@@ -124,8 +138,9 @@ def test_weights_that_are_not_finite_are_an_error(folder: Path) -> None:
     broken = {name: torch.full_like(tensor, float("nan")) for name, tensor in load(folder).named_parameters()}
     rollout.update_weights(TensorSource(broken), 1)
     for temperature in (0, 1):
-        with pytest.raises(FloatingPointError, match=r"request \(3, 0\)"):
+        with pytest.raises(NonFiniteLogitsError, match=r"request \(3, 0\)") as raised:
             rollout.generate(random_requests(1), Sampling(max_tokens=2, temperature=temperature))
+        assert isinstance(raised.value, RolloutError) and isinstance(raised.value, FloatingPointError)
 
 
 def test_the_default_dtype_follows_the_device(folder: Path) -> None:
@@ -146,14 +161,50 @@ def test_overridden_configuration_values_change_what_is_computed(folder: Path) -
 
 
 def test_bad_arguments_say_what_to_do(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no model folder"):
+    with pytest.raises(ModelNotFoundError, match="no model folder") as raised:
         HfRollout(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="bfloat16, float16"):
+    assert isinstance(raised.value, RolloutError) and isinstance(raised.value, FileNotFoundError)
+    with pytest.raises(RolloutError, match="no torch device 'gpu'"):
+        HfRollout(folder, device="gpu")
+    with pytest.raises(RolloutError, match=r"on cuda:99, but torch finds \d+ usable GPUs.*trainer.device=cpu"):
+        HfRollout(folder, device="cuda:99")
+    with pytest.raises(RolloutError, match="bfloat16, float16"):
         HfRollout(folder, dtype="fp9")
     with pytest.raises(ValueError, match="max_num_seqs"):
         HfRollout(folder, max_num_seqs=0)
     with pytest.raises(ValueError, match="Sleep level 3"):
         engine(folder).sleep(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        (None, "cannot be loaded"),
+        ({"hidden_size": "abc"}, "hidden_size"),
+        ({"hidden_act": "foo"}, "foo"),
+        ({"num_attention_heads": 0}, "cannot be loaded"),
+        (
+            {"intermediate_size": 65},
+            r"mlp\.\w+\.weight has shape \(\d+, \d+\), the configuration asks for \(\d+, \d+\)",
+        ),
+        ({"num_hidden_layers": 3, "layer_types": ["full_attention"] * 3}, r"lack model\.layers\.2"),
+    ],
+)
+def test_faults_of_the_model_folder_are_one_error(folder: Path, changes: dict[str, Any] | None, named: str) -> None:
+    path = folder / "config.json"
+    path.write_text("[]" if changes is None else json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(RolloutError, match=named) as raised:
+        HfRollout(folder)
+    assert str(folder) in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_damaged_weights_and_refused_overrides_are_one_error(folder: Path) -> None:
+    with pytest.raises(RolloutError, match="override_config sets hidden_size to 'abc'"):
+        HfRollout(folder, override_config={"hidden_size": "abc"})
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(RolloutError, match="cannot be loaded: SafetensorError"):
+        HfRollout(folder)
 
 
 def test_the_tiny_models_tokenizer_is_one_token_a_character(folder: Path) -> None:

@@ -141,7 +141,7 @@ class AdaptiveController:
     target: float
     """The KL per token to hold, above 0."""
     horizon: int
-    """Sequences over which the coefficient may change by 20 %, above 0."""
+    """Sequences over which the coefficient may change by 20 %, above 0; more of them in one update change no more."""
 
     def __post_init__(self) -> None:
         if not (self.target > 0 and self.horizon > 0):
@@ -150,7 +150,11 @@ class AdaptiveController:
             )
 
     def update(self, current_kl: float, num_sequences: int) -> None:
-        """Multiply the coefficient by ``1 + clip(current_kl / target - 1, -0.2, 0.2) * num_sequences / horizon``.
+        """Multiply the coefficient by ``1 + clip(current_kl / target - 1, -0.2, 0.2) * min(n / horizon, 1)``.
+
+        n is `num_sequences`. The published rule has no ``min``. It is a step of an integral controller of log(coef),
+        which holds while the step is small: with more than ``5 * horizon`` sequences the factor could fall below 0,
+        and the coefficient would reward divergence. One measurement therefore changes it by at most 20 %.
 
         Args:
             current_kl: mean KL over sequences that have tokens (`apply_kl_to_rewards` measures it).
@@ -164,4 +168,4 @@ class AdaptiveController:
                 f"The KL controller was given current_kl={current_kl}: the log-probs of this step are broken."
             )
         error = min(max(current_kl / self.target - 1.0, -0.2), 0.2)
-        self.coef *= 1.0 + error * num_sequences / self.horizon
+        self.coef *= 1.0 + error * min(num_sequences / self.horizon, 1.0)

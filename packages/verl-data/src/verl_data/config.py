@@ -46,9 +46,10 @@ class DataConfig:
     seed: int | None = None
     """Order of the rows and choice of the samples; null means 1. Change it to see how much a result depends on it."""
     truncation: Truncation = "error"
-    """What happens to a prompt over max_prompt_length: error stops; left, right and middle say where tokens are cut."""
+    """What happens to a prompt over max_prompt_length: left, right and middle say where tokens are cut; error stops
+    before the run begins, which renders every prompt once at start-up to measure it (about a millisecond each)."""
     filter_overlong_prompts: bool = False
-    """Drop prompts over max_prompt_length before training; renders every prompt once at start-up to measure it."""
+    """Drop prompts over max_prompt_length before training; measures them at start-up in the same way."""
     train_max_samples: int = -1
     """Train on this many rows (a random choice if shuffle, else the first) to try something quickly; -1 takes all."""
     val_max_samples: int = -1

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from verl_data.config import DataConfig
 from verl_data.errors import DataError
 from verl_data.files import PathLike, expand
-from verl_data.prompts import Message, Tokenizer, render_prompt, tokenize_rendered, truncate
+from verl_data.prompts import OVERLONG_REMEDIES, Message, Tokenizer, render_prompt, tokenize_rendered, truncate
 from verl_data.row_files import open_rows
 from verl_data.rows import Row
 from verl_data.schema import rl_row_problems, row_columns
@@ -44,9 +44,10 @@ class Prompt:
 class PromptLoader:
     """The rows of Parquet or JSONL files as rendered prompts.
 
-    Every row is validated when the files are opened. Training takes `train_batch_size` prompts a step, in an order that
-    depends on nothing but the seed, the epoch and the number of rows; the rest of an epoch that fills no batch is left
-    out. Validation takes the rows in file order, the last batch shorter.
+    Every row is validated when the files are opened. Every prompt is rendered and measured then, too, unless
+    data.truncation cuts over-long ones and no filter is on. Training takes `train_batch_size` prompts a step, in an
+    order that depends on nothing but the seed, the epoch and the number of rows; the rest of an epoch that fills no
+    batch is left out. Validation takes the rows in file order, the last batch shorter.
     """
 
     def __init__(
@@ -54,7 +55,8 @@ class PromptLoader:
     ) -> None:
         """Open and check `files` (a path, a glob or a list of them).
 
-        Raises DataError, a ValueError, for rows that cannot be used and for too few of them; FileNotFoundError.
+        Raises DataError, a ValueError, for rows that cannot be used (where prompts are measured, also for one that is
+        over-long, renders to 0 tokens or is refused by the chat template) and for too few of them; FileNotFoundError.
         """
         self._tokenizer = tokenizer
         self._config = config
@@ -64,7 +66,7 @@ class PromptLoader:
         self.truncated = 0
         """Prompts that were cut to max_prompt_length so far."""
         self.filtered = 0
-        """Prompts that were dropped because they are longer than max_prompt_length."""
+        """Prompts that were dropped, at construction, because they are longer than max_prompt_length."""
         self.data_sources: dict[str, str] = {}
         """Each data source, and the file and row where it comes first."""
         self._check_rows()
@@ -72,6 +74,8 @@ class PromptLoader:
         if config.filter_overlong_prompts:
             self._drop_overlong()
         self._check_size()
+        if config.truncation == "error" and not config.filter_overlong_prompts:
+            self._refuse_overlong()
         self._epoch = 0
         self._position = 0
 
@@ -147,14 +151,29 @@ class PromptLoader:
         return np.sort(_permutation(total, self._config.order_seed, _CHOICE)[:wanted])
 
     def _drop_overlong(self) -> None:
-        limit = self._config.max_prompt_length
-        fits: list[bool] = []
+        fits = self._measure() <= self._config.max_prompt_length
+        self.filtered = int(np.count_nonzero(~fits))
+        self._rows = self._rows[fits]
+
+    def _refuse_overlong(self) -> None:
+        limit, lengths = self._config.max_prompt_length, self._measure()
+        over = np.flatnonzero(lengths > limit)
+        if over.size:
+            first = int(over[0])
+            raise DataError(
+                f"{self._location(int(self._rows[first]))}: the prompt has {lengths[first]} tokens, but "
+                f"data.max_prompt_length is {limit}. It is the first of {over.size} such prompts among {len(lengths)}; "
+                f"the longest has {lengths.max()}. {OVERLONG_REMEDIES}"
+            )
+
+    def _measure(self) -> NDArray[np.int64]:
+        """Render every prompt in use once, a few at a time, and return their lengths in tokens."""
+        lengths = np.empty(len(self._rows), dtype=np.int64)
         for begin in range(0, len(self._rows), 1024):
             numbers = self._rows[begin : begin + 1024]
-            rows = zip(numbers, self._take(numbers), strict=True)
-            fits += [len(self._render(int(number), row)) <= limit for number, row in rows]
-        self.filtered = fits.count(False)
-        self._rows = self._rows[np.asarray(fits, dtype=bool)]
+            for offset, row in enumerate(self._take(numbers), begin):
+                lengths[offset] = len(self._render(int(self._rows[offset]), row))
+        return lengths
 
     def _check_size(self) -> None:
         rows, batch = len(self._rows), self._config.train_batch_size

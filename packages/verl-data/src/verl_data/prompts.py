@@ -10,6 +10,12 @@ from verl_data.errors import DataError
 
 Message = dict[str, Any]
 
+#: What to do about a prompt over data.max_prompt_length.
+OVERLONG_REMEDIES = (
+    "Raise data.max_prompt_length, set data.filter_overlong_prompts=true to drop such prompts, or data.truncation to "
+    "left, right or middle to cut them."
+)
+
 
 class Tokenizer(Protocol):
     """What is used of a Hugging Face tokenizer."""
@@ -96,9 +102,7 @@ def truncate(ids: Sequence[int], max_tokens: int, mode: Truncation) -> list[int]
         head = max_tokens // 2
         return [*ids[:head], *ids[len(ids) - (max_tokens - head) :]]
     raise DataError(
-        f"the prompt has {len(ids)} tokens, but data.max_prompt_length is {max_tokens}. Raise it, set "
-        "data.filter_overlong_prompts=true to drop such prompts, or data.truncation to left, right or middle to cut "
-        "them."
+        f"the prompt has {len(ids)} tokens, but data.max_prompt_length is {max_tokens}. {OVERLONG_REMEDIES}"
     )
 
 

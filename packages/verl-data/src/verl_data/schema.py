@@ -3,13 +3,14 @@
 ========================  ==============================================================================================
 data_source               text that chooses the reward rule
 prompt                    list of messages {role, content}; text where data.prompt_format is rendered
-reward_model              {style, ground_truth}; without a ground truth only where the style is not rule
+reward_model              {style, ground_truth}; without a ground truth only where the style is not rule. The truth is
+                          what JSON holds: text, numbers, booleans, lists and dicts of them
 extra_info                optional dict: split, index, and what a reward needs
 any other                 passed through: ability, tools (schemas for the chat template), images, ...
 ========================  ==============================================================================================
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from verl_data.config import DataConfig
@@ -46,11 +47,15 @@ def rl_row_problems(row: Mapping[str, Any], config: DataConfig) -> list[str]:
         problems.append(f"field reward_model: a dict with style and ground_truth is expected, not {_kind(reward)}")
     elif reward["ground_truth"] is None and reward.get("style", "rule") == "rule":
         problems.append("field reward_model.ground_truth: it is empty, but a rule needs an answer to compare with")
+    else:
+        problems += _json_problems("reward_model.ground_truth", reward["ground_truth"])
     if not isinstance(row.get("extra_info", {}), (Mapping, type(None))):
         problems.append(f"field extra_info: a dict is expected, not {_kind(row['extra_info'])}")
     tools = row.get("tools")
     if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, Mapping) for tool in tools)):
         problems.append(f"field tools: a list of tool schemas (dicts) is expected, not {_kind(tools)}")
+    for name in (source, prompt, "tools"):
+        problems += _text_problems(name, row.get(name))
     return problems
 
 
@@ -94,6 +99,37 @@ def _prompt_problem(prompt: Any, config: DataConfig) -> str | None:
         if not isinstance(content, str) and not parts and not (content is None and message.get("tool_calls")):
             return f"[{number}].content: text is expected, not {_kind(content)}"
     return None
+
+
+def _json_problems(path: str, value: Any) -> list[str]:
+    for place, leaf in _leaves(path, value):
+        if not isinstance(leaf, (str, bool, int, float, type(None))):
+            return [f"field {place} is a {type(leaf).__name__}, which JSON cannot hold; store it as text"]
+    return _text_problems(path, value)
+
+
+def _text_problems(path: str, value: Any) -> list[str]:
+    for place, leaf in _leaves(path, value):
+        if isinstance(leaf, str) and not leaf.isascii():
+            try:
+                leaf.encode()
+            except UnicodeEncodeError as error:
+                half = f"U+{ord(leaf[error.start]):04X}, character {error.start}"
+                return [f"field {place} holds half of a surrogate pair ({half}), which UTF-8 cannot hold; remove it"]
+    return []
+
+
+def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the values in `value` that are no list or dict, and the keys, each with where it is."""
+    if isinstance(value, Mapping):
+        for key, entry in value.items():
+            yield f"{path} (a key)", key
+            yield from _leaves(f"{path}.{key!s}", entry)
+    elif isinstance(value, list):
+        for index, entry in enumerate(value):
+            yield from _leaves(f"{path}[{index}]", entry)
+    else:
+        yield path, value
 
 
 def _kind(value: Any) -> str:

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from safetensors import SafetensorError
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from verl_engine.errors import CheckpointError
+from verl_engine.errors import CheckpointError, EngineError
 
 _MANIFEST = "engine.json"
 _FORMAT = 1
@@ -24,32 +25,78 @@ _FORMAT = 1
 def whole_directory(directory: Path) -> Iterator[Path]:
     """Give all ranks a temporary sibling to write into; once all are done it takes the name `directory`. Collective.
 
-    What was written is on disk before the name changes. A failure leaves a sibling ``.<name>.partial``, which nothing
-    reads and the next attempt removes, and an earlier `directory` as it was.
+    What was written is on disk before the name changes. A failure to write on any rank removes the sibling, leaves an
+    earlier `directory` as it was and raises CheckpointError on every rank; a process that is killed leaves
+    ``.<name>.partial``, which nothing reads and the next attempt removes.
     """
     partial = directory.with_name(f".{directory.name}.partial")
-    replaced = directory.with_name(f".{directory.name}.replaced")
     first = dist.get_rank() == 0
-    if first:
+    with _together(directory, partial):
+        if first:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+    with _together(directory, partial):
+        yield partial
+    with _together(directory, partial):
+        if first:
+            _put_in_place(partial, directory)
+
+
+@contextmanager
+def _together(directory: Path, partial: Path) -> Iterator[None]:
+    """Make a failure of one rank one of all, after removing what was written. Collective, and a barrier."""
+    failure: BaseException | None = None
+    try:
+        yield
+    # The first is what torch.distributed.checkpoint raises, and no Exception.
+    except (CheckpointException, OSError, RuntimeError, ValueError, SafetensorError, EngineError) as error:
+        failure = error
+    reasons: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(reasons, None if failure is None else _reason(failure))
+    reason = next((reason for reason in reasons if reason is not None), None)
+    if reason is None:
+        return
+    if dist.get_rank() == 0:
         shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-    dist.barrier()
-    yield partial
-    dist.barrier()
-    if first:
-        for path in [*partial.rglob("*"), partial]:
-            _sync(path)
-        shutil.rmtree(replaced, ignore_errors=True)
-        if directory.exists():
-            directory.rename(replaced)
+    if isinstance(failure, EngineError):
+        raise failure
+    raise CheckpointError(
+        f"{directory} could not be written: {reason} Nothing was left of it, and an earlier folder of that name is as "
+        "it was. Free space on that file system (or check its quota and permissions), then save again."
+    ) from failure
+
+
+def _put_in_place(partial: Path, directory: Path) -> None:
+    replaced = directory.with_name(f".{directory.name}.replaced")
+    for path in [*partial.rglob("*"), partial]:
+        _sync(path)
+    shutil.rmtree(replaced, ignore_errors=True)
+    earlier = directory.exists()
+    if earlier:
+        directory.rename(replaced)
+    try:
         partial.rename(directory)
-        _sync(directory.parent)
-        shutil.rmtree(replaced, ignore_errors=True)
-    dist.barrier()
+    except OSError:
+        if earlier:
+            replaced.rename(directory)
+        raise
+    _sync(directory.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _reason(error: BaseException) -> str:
+    """One line that ends with a full stop; of a failure inside torch.distributed.checkpoint, its first cause."""
+    while isinstance(error, CheckpointException) and error.failures:
+        error = next(iter(error.failures.values()))[0]
+    text = " ".join(str(error).split()) or type(error).__name__
+    return (text if len(text) <= 300 else text[:300] + " ...").rstrip(".") + "."
 
 
 def save_state(directory: Path, tensors: dict[str, torch.Tensor], steps: int) -> None:
-    """Write named tensors (DTensors by shards) and the number of optimiser steps taken. Collective."""
+    """Write named tensors (DTensors by shards) and the number of optimiser steps taken. Collective.
+
+    Raises CheckpointError on every rank, and leaves no partial folder, if anything cannot be written.
+    """
     with whole_directory(directory) as partial:
         save(tensors, storage_writer=FileSystemWriter(partial))
         dist.barrier()
@@ -73,10 +120,9 @@ def load_state(directory: Path, tensors: dict[str, torch.Tensor]) -> int:
         _check_names(directory, tensors, shapes)
         load(tensors, storage_reader=reader)
     except (CheckpointException, OSError, EOFError, RuntimeError, ValueError, ModuleNotFoundError) as error:
-        reason = " ".join(str(error).split())[:300]
         raise CheckpointError(
-            f"The checkpoint {directory} is damaged and cannot be read: {reason}. Go back to an earlier checkpoint; "
-            "this engine's parameters may be a mixture now, so build it anew."
+            f"The checkpoint {directory} is damaged and cannot be read: {_reason(error)} Go back to an earlier "
+            "checkpoint; this engine's parameters may be a mixture now, so build it anew."
         ) from error
     return steps
 

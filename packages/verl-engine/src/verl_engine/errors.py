@@ -10,4 +10,4 @@ class ModelError(EngineError):
 
 
 class CheckpointError(EngineError):
-    """A checkpoint is incomplete, damaged or of another model."""
+    """A checkpoint or export cannot be written, or a checkpoint is incomplete, damaged or of another model."""

@@ -9,14 +9,18 @@ from torch.distributed.tensor import DTensor
 
 from verl_engine.checkpoint import whole_directory
 from verl_engine.config import ModelConfig
+from verl_engine.errors import ModelError
 from verl_engine.interface import WeightSource
-from verl_engine.loading import quiet_transformers
+from verl_engine.loading import MODEL_FAULTS, expand_home, one_line, quiet_transformers
 
 _TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
 def export_model(model: Any, weights: WeightSource, config: ModelConfig, directory: Path) -> None:
-    """Write config, safetensors (in the storage dtype) and, where the model has one, the tokenizer. Collective."""
+    """Write config, safetensors (in the storage dtype) and, where the model has one, the tokenizer. Collective.
+
+    Raises CheckpointError if anything cannot be written, and ModelError for a tokenizer that cannot be read.
+    """
     writes = dist.get_rank() == 0
     state: dict[str, torch.Tensor] = {}
     for name, weight in weights:
@@ -36,8 +40,15 @@ def export_model(model: Any, weights: WeightSource, config: ModelConfig, directo
 def _copy_tokenizer(config: ModelConfig, directory: Path) -> None:
     from transformers import AutoTokenizer
 
-    source = config.tokenizer_path or config.path
+    source = expand_home(config.tokenizer_path or config.path)
     folder = Path(source)
     if folder.is_dir() and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         return
-    AutoTokenizer.from_pretrained(source, trust_remote_code=config.trust_remote_code).save_pretrained(directory)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=config.trust_remote_code)
+    except MODEL_FAULTS as error:
+        raise ModelError(
+            f"The tokenizer of {source} cannot be loaded, so the model was not exported: {one_line(error)} Set "
+            "tokenizer_path to a folder with a whole tokenizer."
+        ) from error
+    tokenizer.save_pretrained(directory)

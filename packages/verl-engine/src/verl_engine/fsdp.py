@@ -48,6 +48,7 @@ class FsdpEngine:
         self._offloaded: set[Part] = set()
         self._steps = 0
         self._model = load_model(config)
+        self._vocabulary_size: int = self._model.get_input_embeddings().weight.shape[0]
         if config.optim is None:
             self._model.requires_grad_(False)
         elif config.model.enable_gradient_checkpointing:
@@ -151,7 +152,11 @@ class FsdpEngine:
             torch.cuda.empty_cache()
 
     def _rounds(self, batch: PackedBatch) -> list[NDArray[np.int64] | None]:
-        """Return the rows of each micro-batch, and a None for each one that other ranks have more. Collective."""
+        """Return the rows of each micro-batch, and a None for each one that other ranks have more. Collective.
+
+        Token ids are checked here, once per batch: in the model they would be an IndexError, or end the CUDA context.
+        """
+        self._check_vocabulary(batch)
         plan = pack(
             batch.lengths,
             max_tokens=self.config.max_tokens_per_micro_batch,
@@ -218,6 +223,19 @@ class FsdpEngine:
             raise EngineError(
                 f"{self.config.model.path} is loaded with head={self.config.head}, which gives "
                 f"{', '.join(sorted(self._allowed))}, not {', '.join(wrong)}. Use an engine with the other head."
+            )
+
+    def _check_vocabulary(self, batch: PackedBatch) -> None:
+        ids = batch["input_ids"]
+        if len(ids) == 0:
+            return
+        smallest, largest = int(ids.min()), int(ids.max())
+        if smallest < 0 or largest >= self._vocabulary_size:
+            raise EngineError(
+                f"The batch holds token id {smallest if smallest < 0 else largest}, but the vocabulary of "
+                f"{self.config.model.path} (head={self.config.head}) has {self._vocabulary_size} tokens, 0 to "
+                f"{self._vocabulary_size - 1}. Actor, reference, critic and tokenizer must share one vocabulary: "
+                "choose models of the same family."
             )
 
 

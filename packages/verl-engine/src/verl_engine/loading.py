@@ -3,9 +3,11 @@
 import difflib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
 from verl_engine import attention
@@ -14,6 +16,20 @@ from verl_engine.errors import ModelError
 
 # Layers whose tokens look at each other only through attention, which keeps packed sequences apart.
 _PACKABLE_LAYERS = frozenset({"full_attention", "sliding_attention"})
+
+#: What transformers raises for a broken folder: a config.json may hold anything, and it computes before it checks.
+MODEL_FAULTS = (
+    StrictDataclassError,
+    SafetensorError,
+    OSError,
+    ImportError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    ArithmeticError,
+)
 
 
 def load_model(config: EngineConfig, attn_implementation: str = attention.PACKED) -> Any:
@@ -26,13 +42,13 @@ def load_model(config: EngineConfig, attn_implementation: str = attention.PACKED
     import transformers
 
     attention.register()
-    path, head = config.model.path, config.head
+    path, head = expand_home(config.model.path), config.head
     remote = config.model.trust_remote_code
     auto: Any = transformers.AutoModelForTokenClassification if head == "value" else transformers.AutoModelForCausalLM
     # A new head is drawn from the global generator before it is set to zero: give the generator back as it was.
     with quiet_transformers(), torch.random.fork_rng(devices=[]):
         try:
-            hf_config = _load_config(config.model, head)
+            hf_config = _load_config(path, config.model, head)
             if type(hf_config) not in auto._model_mapping and auto.__name__ not in getattr(hf_config, "auto_map", {}):
                 raise ModelError(
                     f"transformers has no {auto.__name__} for the architecture {hf_config.model_type!r} of {path}, so "
@@ -46,11 +62,12 @@ def load_model(config: EngineConfig, attn_implementation: str = attention.PACKED
                 attn_implementation=attn_implementation,
                 trust_remote_code=remote,
                 output_loading_info=True,
+                ignore_mismatched_sizes=True,  # _check_weights names them, with both shapes
             )
-        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        except MODEL_FAULTS as error:
             raise ModelError(
-                f"The model {path} cannot be loaded: {_first_lines(error)} Give a Hugging Face folder with "
-                "config.json and safetensors weights."
+                f"The model {path} cannot be loaded: {one_line(error)} Give a Hugging Face folder with a "
+                "valid config.json and whole safetensors weights."
             ) from error
     _check_packable(model, path)
     _check_weights(model, report, path, head)
@@ -66,16 +83,22 @@ def decoder_layers(model: torch.nn.Module) -> list[torch.nn.Module]:
     return [module for module in model.modules() if type(module).__name__ in names]
 
 
-def _load_config(model: ModelConfig, head: str) -> Any:
+def _load_config(path: str, model: ModelConfig, head: str) -> Any:
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code)
+    config = AutoConfig.from_pretrained(path, trust_remote_code=model.trust_remote_code)
     for key, value in model.override_config.items():
         if not hasattr(config, key):
             near = difflib.get_close_matches(key, config.to_dict(), n=1)
             hint = f"; did you mean {near[0]}?" if near else "."
-            raise ModelError(f"override_config sets {key}, which the configuration of {model.path} does not have{hint}")
-        setattr(config, key, value)
+            raise ModelError(f"override_config sets {key}, which the configuration of {path} does not have{hint}")
+        try:
+            setattr(config, key, value)
+        except MODEL_FAULTS as error:
+            raise ModelError(
+                f"override_config sets {key} to {value!r}, which the configuration of {path} refuses: "
+                f"{one_line(error)} Give a value of the type that {key} has in config.json."
+            ) from error
     # Old and new log-probs must come from the same function, so nothing is dropped at random.
     for key, value in config.to_dict().items():
         if "drop" in key and isinstance(value, int | float) and not isinstance(value, bool):
@@ -97,6 +120,12 @@ def _check_packable(model: Any, path: str) -> None:
 
 
 def _check_weights(model: Any, report: dict[str, Any], path: str, head: str) -> None:
+    for name, stored, expected in sorted(report["mismatched_keys"]):
+        raise ModelError(
+            f"The weights in {path} do not fit its config.json: {name} has shape {tuple(stored)}, the configuration "
+            f"(head={head}) asks for {tuple(expected)}. Put back the config.json that belongs to these weights, and "
+            "check override_config."
+        )
     missing, unexpected = set(report["missing_keys"]), set(report["unexpected_keys"])
     if head == "value":
         score = getattr(model, "score", None)
@@ -129,9 +158,15 @@ def _some(names: set[str]) -> str:
     return ", ".join(first) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _first_lines(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return text if len(text) <= 400 else text[:400] + " ..."
+def expand_home(path: str) -> str:
+    """Return `path` with a leading ``~`` as the home folder; a hub name stays as it is."""
+    return str(Path(path).expanduser()) if path.startswith("~") else path
+
+
+def one_line(error: BaseException) -> str:
+    """Return what `error` says on one line, ended by a full stop."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return (text if len(text) <= 400 else text[:400] + " ...").rstrip(".") + "."
 
 
 @contextmanager

@@ -12,6 +12,11 @@ from verl_engine.errors import EngineError
 def init_single_process(device: Literal["cpu", "cuda"] = "cpu") -> None:
     """Start a process group of this process alone, over gloo, and NCCL as well for CUDA; nothing happens where one "
     "exists."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise EngineError(
+            "The training engine was asked to run on cuda, but torch finds no usable GPU here. Set trainer.device=cpu, "
+            "or use a machine whose GPU and driver this torch build supports."
+        )
     if dist.is_initialized():
         return
     world_size = int(os.environ.get("WORLD_SIZE", "1"))

@@ -3,6 +3,7 @@
 from importlib.metadata import version
 
 from verl_rollout.config import RolloutConfig, ValConfig
+from verl_rollout.errors import ModelNotFoundError, NonFiniteLogitsError, RolloutError
 from verl_rollout.hf import HfRollout
 from verl_rollout.interface import (
     Completion,
@@ -25,9 +26,12 @@ __all__ = [
     "FinishReason",
     "HfRollout",
     "InProcessEndpoint",
+    "ModelNotFoundError",
+    "NonFiniteLogitsError",
     "Request",
     "RolloutConfig",
     "RolloutEngine",
+    "RolloutError",
     "Sampling",
     "SentWeight",
     "SyncReport",

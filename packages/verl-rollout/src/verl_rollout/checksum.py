@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
+from verl_rollout.errors import RolloutError
+
 _MODULUS = 1 << 64
 _INTEGER_OF_SIZE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 #: Elements widened to 64 bits at a time: what stays in a core's cache, or 32 MiB on an accelerator.
@@ -39,7 +41,7 @@ def weight_checksum(
         start >= 0 and start + size <= limit for start, size, limit in zip(starts, part.shape, whole, strict=True)
     )
     if not inside:
-        raise ValueError(
+        raise RolloutError(
             f"A part of shape {tuple(part.shape)} at offsets {starts} does not lie inside {name}, whose shape is "
             f"{whole}. Give the whole weight's shape and one offset per dimension."
         )

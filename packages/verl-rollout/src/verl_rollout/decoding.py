@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from verl_rollout.errors import NonFiniteLogitsError
 from verl_rollout.interface import FinishReason, Request, Sampling
 from verl_rollout.sampling import random_streams, sample, uniforms
 
@@ -164,7 +165,7 @@ class Wave:
         broken = self._alive & ~np.isfinite(logprobs)
         if broken.any():
             request = self._requests[self._rows[np.flatnonzero(broken)[0]]]
-            raise FloatingPointError(
+            raise NonFiniteLogitsError(
                 f"The model gives logits that are not finite at response token {self._step} of request {request.key} "
                 f"(and of {int(broken.sum()) - 1} others), so no token can be drawn. Its weights hold infinities or "
                 f"NaN, usually because training diverged: look at the gradient norm, and go back to an earlier "

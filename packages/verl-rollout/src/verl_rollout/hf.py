@@ -10,16 +10,11 @@ import numpy as np
 import torch
 
 from verl_rollout.decoding import Wave, waves
+from verl_rollout.errors import RolloutError
 from verl_rollout.interface import Completion, Endpoint, Request, Sampling, SyncReport, WeightSource
+from verl_rollout.loading import load_model, parse_device, parse_dtype
 from verl_rollout.sync import ModuleWeights
 from verl_rollout.weights import InProcessEndpoint, WeightSender
-
-_DTYPES = {
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float32": torch.float32,
-    "float64": torch.float64,
-}
 
 
 class HfRollout:
@@ -34,6 +29,9 @@ class HfRollout:
         max_model_len: most tokens of a prompt and its response together; None takes the model's own limit.
         override_config: values that replace those of the folder's config.json; the same as the trainer's, or the two
             compute different functions of the same weights.
+
+    Raises:
+        RolloutError: for bad arguments, an absent GPU, and a model folder that is missing, damaged or incomplete.
     """
 
     def __init__(
@@ -48,11 +46,11 @@ class HfRollout:
         override_config: Mapping[str, Any] | None = None,
     ) -> None:
         if max_num_seqs < 1:
-            raise ValueError(f"max_num_seqs is {max_num_seqs}; at least one sequence must be decoded at a time.")
-        self._device = torch.device(device)
+            raise RolloutError(f"max_num_seqs is {max_num_seqs}; at least one sequence must be decoded at a time.")
+        self._device = parse_device(device)
         self._max_num_seqs = max_num_seqs
-        weight_dtype = _dtype(dtype, self._device)
-        self._model = _load(model_path, self._device, weight_dtype, trust_remote_code, override_config or {})
+        weight_dtype = parse_dtype(dtype, self._device)
+        self._model = load_model(model_path, self._device, weight_dtype, trust_remote_code, override_config or {})
         self._context_tokens = _context_tokens(self._model.config, max_model_len)
         self._eos_ids = _eos_ids(self._model)
         self._vocabulary_size: int = self._model.get_input_embeddings().weight.shape[0]
@@ -68,6 +66,11 @@ class HfRollout:
     def version(self) -> int:
         """The version of the weights in use; 0 is the model folder's own."""
         return self._version
+
+    @property
+    def context_tokens(self) -> int | None:
+        """Most tokens of a prompt and its response together; None where the model has no limit."""
+        return self._context_tokens
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
         """Generate one completion per request, in the order of the requests."""
@@ -92,7 +95,8 @@ class HfRollout:
         Raises:
             RuntimeError: while asleep, if another version is at the endpoint, or if the transfer is incomplete or
                 damaged; in the last case the engine refuses to generate until an update succeeds.
-            ValueError: if `version` is not above the present one, or names or shapes differ; nothing was changed then.
+            RolloutError: if `version` is not above the present one, or names or shapes differ; nothing was changed
+                then.
         """
         started = perf_counter()
         if self._sleep_level:
@@ -101,7 +105,7 @@ class HfRollout:
                 f"first. Weights taken before would be lost or replaced by the old ones when it wakes."
             )
         if version <= self._version:
-            raise ValueError(
+            raise RolloutError(
                 f"The rollout engine holds weight version {self._version} and was asked to take version {version}. "
                 f"Versions only grow: number the update {self._version + 1} or higher."
             )
@@ -146,7 +150,7 @@ class HfRollout:
         An engine that sleeps at level 1 may go on to level 2; any other repeat changes nothing.
         """
         if level not in (1, 2):
-            raise ValueError(f"Sleep level {level} does not exist: 1 keeps the weights in host memory, 2 drops them.")
+            raise RolloutError(f"Sleep level {level} does not exist: 1 keeps the weights in host memory, 2 drops them.")
         if level <= self._sleep_level:
             return
         self._epoch += 1
@@ -223,56 +227,18 @@ class HfRollout:
         for request in requests:
             length = len(request.prompt_ids)
             if self._context_tokens is not None and length >= self._context_tokens:
-                raise ValueError(
+                raise RolloutError(
                     f"The prompt of request {request.key} has {length} tokens, and prompt and response together may "
                     f"have {self._context_tokens}, so no response fits. Filter or truncate long prompts "
                     f"(data.max_prompt_length), or raise max_model_len if the model allows it."
                 )
             smallest, largest = min(request.prompt_ids), max(request.prompt_ids)
             if smallest < 0 or largest >= self._vocabulary_size:
-                raise ValueError(
+                raise RolloutError(
                     f"The prompt of request {request.key} holds token id {smallest if smallest < 0 else largest}, and "
                     f"the model's vocabulary is 0 to {self._vocabulary_size - 1}. Tokenize with the tokenizer of the "
                     f"same model folder."
                 )
-
-
-def _load(
-    path: str | Path,
-    device: torch.device,
-    dtype: torch.dtype,
-    trust_remote_code: bool,
-    override_config: Mapping[str, Any],
-) -> Any:
-    # Imported here because it takes seconds, which whoever only needs the protocol should not wait for.
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    folder = Path(path).expanduser()
-    if not folder.is_dir() and (str(path).startswith(("/", ".", "~")) or str(path).count("/") > 1):
-        raise FileNotFoundError(
-            f"There is no model folder {path}. Give a Hugging Face folder (config.json and *.safetensors), or the "
-            f"name of a model on the hub."
-        )
-    name = str(folder) if folder.is_dir() else str(path)
-    config: Any = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
-    for key, value in override_config.items():
-        if not hasattr(config, key):
-            raise ValueError(f"override_config sets {key}, which the configuration of {path} does not have.")
-        setattr(config, key, value)
-    model: Any = AutoModelForCausalLM.from_pretrained(
-        name, config=config, dtype=dtype, trust_remote_code=trust_remote_code
-    )
-    return model.to(device).eval().requires_grad_(False)
-
-
-def _dtype(name: str | None, device: torch.device) -> torch.dtype:
-    if name is None:
-        return torch.float32 if device.type == "cpu" else torch.bfloat16
-    if name not in _DTYPES:
-        raise ValueError(
-            f"There is no rollout dtype {name!r}; choose one of {', '.join(_DTYPES)}, or none for the default."
-        )
-    return _DTYPES[name]
 
 
 def _context_tokens(config: Any, max_model_len: int | None) -> int | None:
@@ -280,7 +246,7 @@ def _context_tokens(config: Any, max_model_len: int | None) -> int | None:
     if max_model_len is None:
         return own
     if max_model_len < 2 or (own is not None and max_model_len > own):
-        raise ValueError(
+        raise RolloutError(
             f"max_model_len is {max_model_len}; it counts the tokens of prompt and response together, so it must be "
             f"at least 2{'' if own is None else f' and at most {own}, the positions that this model has'}."
         )

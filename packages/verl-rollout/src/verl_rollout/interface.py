@@ -8,6 +8,8 @@ from typing import Literal, NamedTuple, Protocol
 import numpy as np
 import torch
 
+from verl_rollout.errors import RolloutError
+
 FinishReason = Literal["stop", "length"]
 
 
@@ -22,7 +24,7 @@ class Request:
 
     def __post_init__(self) -> None:
         if len(self.prompt_ids) == 0:
-            raise ValueError(
+            raise RolloutError(
                 f"Request {self.key} has an empty prompt, so there is nothing to continue. Give it at least one "
                 f"token, for example the tokenizer's beginning-of-sequence id."
             )
@@ -46,19 +48,21 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
-            raise ValueError(
+            raise RolloutError(
                 f"max_tokens is {self.max_tokens}; a response has at least one token, so set it to 1 or more."
             )
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise ValueError(
+            raise RolloutError(
                 f"temperature is {self.temperature}; set it to 0 (the likeliest token) or a positive number."
             )
         if not 0 < self.top_p <= 1:
-            raise ValueError(
+            raise RolloutError(
                 f"top_p is {self.top_p}; it is a probability mass, so set it above 0 and at most 1 (keeps all)."
             )
         if self.top_k != -1 and self.top_k < 1:
-            raise ValueError(f"top_k is {self.top_k}; set it to a number of tokens, at least 1, or to -1 to keep all.")
+            raise RolloutError(
+                f"top_k is {self.top_k}; set it to a number of tokens, at least 1, or to -1 to keep all."
+            )
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from verl_rollout.checksum import add_up, weight_checksum
+from verl_rollout.errors import RolloutError
 from verl_rollout.interface import WeightMetadata, WeightStream
 
 _NAMES_IN_ERROR = 8
@@ -43,7 +44,7 @@ class ModuleWeights:
         """Find the tensor for every offered name; a tied weight may be offered under any one of its names.
 
         Raises:
-            ValueError: unless each weight is offered exactly once in its own shape. Nothing has been written then.
+            RolloutError: unless each weight is offered exactly once in its own shape. Nothing has been written then.
         """
         own = {name: weight for weight in self._weights for name in weight.names}
         matched: dict[str, torch.Tensor] = {}
@@ -71,7 +72,7 @@ class ModuleWeights:
         if missing:
             problems.insert(0, f"only the rollout has {_listed(missing)}")
         if problems:
-            raise ValueError(
+            raise RolloutError(
                 f"The trainer's weights do not match the rollout model's, and nothing was changed: "
                 f"{'; '.join(problems)}. Both sides must load the same architecture with the same tying of "
                 f"embeddings, under the same names: compare the two config.json, and rename in the weight source if a "

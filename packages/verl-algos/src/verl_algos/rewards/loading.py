@@ -19,9 +19,8 @@ def load_custom(path: str | Path, name: str = "compute_score") -> RewardFunction
     The file is executed anew at every call, so that an edited one takes effect.
 
     Raises:
-        RewardLoadError: the file or module does not exist or fails while it is executed (chained), has no such
-            name, or the
-            name is not callable.
+        RewardLoadError: the file or module does not exist or fails while it is executed (chained; also by
+            sys.exit), has no such name, or the name is not callable.
     """
     location = str(path)
     if location.startswith(_PACKAGE_PREFIX):
@@ -46,7 +45,9 @@ def load_custom(path: str | Path, name: str = "compute_score") -> RewardFunction
 def _import_module(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
-    except Exception as error:  # a user's module may raise anything
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # a user's module may raise anything, and call sys.exit
         raise RewardLoadError(
             f"The reward module {name} could not be imported: {type(error).__name__}: {error}. "
             "Install it in this environment, correct the name after pkg://, or repair the module."
@@ -69,7 +70,10 @@ def _execute_file(path: Path) -> ModuleType:
     sys.modules[module_name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # a user's file may raise anything
+    except (KeyboardInterrupt, GeneratorExit):
+        del sys.modules[module_name]
+        raise
+    except BaseException as error:  # a user's file may raise anything, and call sys.exit
         del sys.modules[module_name]
         raise RewardLoadError(
             f"The reward file {path} raised {type(error).__name__} while it was loaded: {error}. Repair the file."

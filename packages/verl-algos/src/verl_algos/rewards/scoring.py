@@ -1,14 +1,13 @@
 """Scoring rows with one reward function: one score per row, in order, or one clear error."""
 
 import asyncio
-import contextlib
 import inspect
-import math
-import numbers
-from collections.abc import Awaitable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Mapping, Sequence
+from concurrent.futures import CancelledError
 from typing import Any, NoReturn
 
+from verl_algos.rewards import event_loop
+from verl_algos.rewards.results import describe, is_finite, plain, unwrap
 from verl_algos.rewards.types import RewardError, RewardFunction, RewardRow, Score
 
 
@@ -21,6 +20,9 @@ def score_all(
 ) -> list[Score]:
     """Score every row with `function`, plain or async; result i belongs to row i.
 
+    Async calls of one process all run on one event loop, in a thread of its own, so that a semaphore or HTTP session
+    that the function keeps between calls goes on working.
+
     Args:
         function: called as ``function(data_source, solution_str, ground_truth, extra_info, **kwargs)`` with these
             names as keywords.
@@ -29,8 +31,9 @@ def score_all(
         max_concurrency: calls of an async function in flight at once. Plain functions are called one after another.
 
     Raises:
-        RewardError: the function raised (chained), or returned neither a finite number nor a mapping with such a
-            "score".
+        RewardError: the function raised (chained; also SystemExit and cancellation, but an interrupt by the keyboard
+            passes), or returned neither a finite number in float32's range nor a mapping with such a "score", or
+            "acc" in the mapping is no such number or bool.
     """
     if max_concurrency < 1:
         raise ValueError(f"max_concurrency={max_concurrency} must be at least 1.")
@@ -47,14 +50,20 @@ def score_all(
                     extra_info=row.extra_info,
                     **options,
                 )
-            except Exception as error:  # a user's function may raise anything
+            except (KeyboardInterrupt, GeneratorExit):
+                raise
+            except BaseException as error:  # a user's function may raise anything, and call sys.exit
                 raise _raised(function, index, row, error) from error
             if inspect.isawaitable(result):
                 pending[index] = result
             else:
                 scores[index] = _checked(function, index, row, result)
         if pending:
-            awaited = _run(_await_all(function, rows, pending, max_concurrency))
+            try:
+                awaited = event_loop.run(_await_all(function, rows, pending, max_concurrency))
+            except CancelledError as error:  # the function cancelled every task of the loop
+                first = next(iter(pending))
+                raise _raised(function, first, rows[first], error) from error
             for index, result in awaited.items():
                 scores[index] = _checked(function, index, rows[index], result)
     finally:
@@ -68,26 +77,27 @@ async def _await_all(
     function: RewardFunction, rows: Sequence[RewardRow], pending: Mapping[int, Awaitable[object]], max_concurrency: int
 ) -> dict[int, object]:
     slots = asyncio.Semaphore(max_concurrency)
+    ending = False
 
     async def wait_for(index: int, awaitable: Awaitable[object]) -> object:
         async with slots:
             try:
                 return await awaitable
-            except Exception as error:  # a user's function may raise anything
+            except (KeyboardInterrupt, GeneratorExit):
+                raise
+            except BaseException as error:  # a user's function may raise anything, and call sys.exit
+                if ending and isinstance(error, asyncio.CancelledError):
+                    raise  # from below, not the function's own
                 raise _raised(function, index, rows[index], error) from error
 
-    results = await asyncio.gather(*(wait_for(index, awaitable) for index, awaitable in pending.items()))
-    return dict(zip(pending, results, strict=True))
-
-
-def _run(coroutine: Coroutine[Any, Any, dict[int, object]]) -> dict[int, object]:
+    tasks = [asyncio.create_task(wait_for(index, awaitable)) for index, awaitable in pending.items()]
     try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(coroutine)
-    # Called from inside an event loop (a notebook): that loop cannot be entered twice, so another thread runs its own.
-    with ThreadPoolExecutor(1) as executor:
-        return executor.submit(asyncio.run, coroutine).result()
+        return dict(zip(pending, await asyncio.gather(*tasks), strict=True))
+    finally:
+        ending = True
+        for task in tasks:  # after an error the others would go on
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _checked(function: RewardFunction, index: int, row: RewardRow, result: object) -> Score:
@@ -96,21 +106,22 @@ def _checked(function: RewardFunction, index: int, row: RewardRow, result: objec
             _refuse(
                 function, index, row, f"a mapping without 'score' (it has {', '.join(map(repr, result)) or 'nothing'})"
             )
-        extra = {str(key): value for key, value in result.items() if key != "score"}
+        extra = {str(key): plain(value) for key, value in result.items() if key != "score"}
+        if "acc" in extra:
+            acc = unwrap(extra["acc"])
+            if not is_finite(acc):
+                _refuse(function, index, row, f"'acc' {describe(acc)}, which must be a bool or a finite number")
+            extra["acc"] = acc if isinstance(acc, int) else float(acc)
         return Score(_finite(function, index, row, result["score"]), extra)
     score = _finite(function, index, row, result)
     return Score(score, {"acc": score})
 
 
 def _finite(function: RewardFunction, index: int, row: RewardRow, value: object) -> float:
-    if not isinstance(value, numbers.Real) and callable(item := getattr(value, "item", None)):
-        with contextlib.suppress(
-            ValueError, RuntimeError
-        ):  # an array or tensor of one element is a number, of more is not
-            value = item()
-    if not isinstance(value, numbers.Real) or not math.isfinite(value):
-        _refuse(function, index, row, f"{str(value)[:80]!r} ({type(value).__name__})")
-    return float(value)
+    number = unwrap(value)
+    if not is_finite(number):
+        _refuse(function, index, row, f"{describe(number)}, not a finite reward")
+    return float(number)
 
 
 def _describe(function: RewardFunction, index: int, row: RewardRow) -> str:
@@ -118,7 +129,7 @@ def _describe(function: RewardFunction, index: int, row: RewardRow) -> str:
     return f"The reward function {name} failed on row {index} (data_source {row.data_source!r}): it"
 
 
-def _raised(function: RewardFunction, index: int, row: RewardRow, error: Exception) -> RewardError:
+def _raised(function: RewardFunction, index: int, row: RewardRow, error: BaseException) -> RewardError:
     text = " ".join(str(error).split())[:500]
     return RewardError(
         f"{_describe(function, index, row)} raised {type(error).__name__}: {text or 'no message'}. "
@@ -131,7 +142,7 @@ def _raised(function: RewardFunction, index: int, row: RewardRow, error: Excepti
 def _refuse(function: RewardFunction, index: int, row: RewardRow, what: str) -> NoReturn:
     raise RewardError(
         f"{_describe(function, index, row)} returned {what}. "
-        "A reward is a finite number, or a mapping with one under 'score'.",
+        "A reward is a finite number in float32's range, or a mapping with one under 'score'.",
         index,
         row.data_source,
     )

@@ -238,6 +238,7 @@ def test_scoring_inside_an_async_function_is_refused() -> None:
 
 PROGRAM = """
 import asyncio, os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
 from verl_algos.rewards import RewardRow, score_all
 
 rows = [RewardRow("mine", "", "")] * 3

@@ -1,13 +1,14 @@
 """A tiny model and a tiny data set on disk, and the command line that trains one on the other."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 # One thread for torch, here and in processes that tests start: the tensors are tiny, and a second thread only waits.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
+import torch.distributed as dist
 from verl_cli.quickstart.model import write_model
 from verl_data.processors.arithmetic import prepare_addition
 
@@ -26,6 +27,14 @@ def assets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     prepare_addition(folder, low=10, high=14, validation=5, seed=0)
     (folder / "reward.py").write_text(REWARD)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def no_process_group_is_left() -> Iterator[None]:
+    """Leave the process group that an engine started, as the end of a run does."""
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 @pytest.fixture

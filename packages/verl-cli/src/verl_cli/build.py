@@ -54,7 +54,6 @@ def build(config: RunConfig, controller: Controller | None = None) -> Parts:
             f"trainer.critic_warmup={config.trainer.critic_warmup} leaves the actor none of {total_steps} steps. "
             f"Lower it, or train longer (trainer.total_training_steps, trainer.total_epochs)."
         )
-    notices = list(_notices(config, loader, validation))
     controller = controller or LocalController()
     workers = controller.start(roles(config, total_steps))
     return Parts(
@@ -67,7 +66,7 @@ def build(config: RunConfig, controller: Controller | None = None) -> Parts:
         controller=controller,
         workers=workers,
         total_steps=total_steps,
-        notices=notices,
+        notices=list(_notices(config, loader, validation)),
     )
 
 
@@ -190,7 +189,7 @@ def load_tokenizer(model: ModelConfig) -> Any:
         raise UserError(f"There is no tokenizer in {path}. {advice}")
     try:
         return AutoTokenizer.from_pretrained(_local(path), trust_remote_code=model.trust_remote_code)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:  # broken files raise any of these
         raise UserError(f"No tokenizer could be loaded from {path} ({_first_line(error)}). {advice}") from error
 
 

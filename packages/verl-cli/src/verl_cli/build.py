@@ -174,12 +174,12 @@ def quiet_transformers() -> None:
 def load_tokenizer(model: ModelConfig) -> Any:
     """Load the tokenizer of a model folder (or hub name)."""
     path = model.tokenizer_path or model.path
-    if not Path(path).expanduser().exists() and (path.startswith(("/", ".", "~")) or path.count("/") > 1):
+    folder = Path(path).expanduser()
+    if not folder.exists() and (path.startswith(("/", ".", "~")) or path.count("/") > 1):
         raise UserError(
             f"There is no model folder {path}. Set actor_rollout_ref.model.path to a Hugging Face folder (config.json, "
             f"*.safetensors and tokenizer files) or to the name of a model on the hub."
         )
-    folder = Path(path).expanduser()
     advice = (
         "A model folder needs tokenizer.json (or another tokenizer file) and tokenizer_config.json; if the tokenizer "
         "lies elsewhere, set actor_rollout_ref.model.tokenizer_path. A hub name needs the network."

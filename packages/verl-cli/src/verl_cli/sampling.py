@@ -22,35 +22,30 @@ def training_requests(step: Step, n: int) -> list[Request]:
 def rollout_batch(prompts: Sequence[Prompt], completions: Sequence[Completion]) -> PackedBatch:
     """Pack prompts and responses; row i * n + j is response j of prompt i."""
     n = len(completions) // len(prompts)
-    rows = [(index // n, completion) for index, completion in enumerate(completions)]
-    prompt_lengths = [len(completion.request.prompt_ids) for completion in completions]
-
-    def with_prompt(values: np.ndarray, prompt_length: int) -> np.ndarray:
-        return np.concatenate([np.zeros(prompt_length, dtype=values.dtype), values])
-
-    sampled = [
-        with_prompt(np.ones(len(c.token_ids), dtype=bool), length)
-        for (_, c), length in zip(rows, prompt_lengths, strict=True)
-    ]
+    groups = [index // n for index in range(len(completions))]
+    sampled = [_after_prompt(c, np.ones(len(c.token_ids), dtype=bool)) for c in completions]
+    versions = [np.full(len(c.token_ids), c.weight_version, dtype=np.int32) for c in completions]
     return PackedBatch.from_sequences(
         tokens={
-            "input_ids": [np.concatenate([np.asarray(c.request.prompt_ids, np.int64), c.token_ids]) for _, c in rows],
+            "input_ids": [
+                np.concatenate([np.asarray(c.request.prompt_ids, np.int64), c.token_ids]) for c in completions
+            ],
             "sampled_mask": sampled,
             "loss_mask": sampled,
-            "rollout_logprobs": [
-                with_prompt(c.logprobs, length) for (_, c), length in zip(rows, prompt_lengths, strict=True)
-            ],
-            "weight_version": [
-                with_prompt(np.full(len(c.token_ids), c.weight_version, np.int32), length)
-                for (_, c), length in zip(rows, prompt_lengths, strict=True)
-            ],
+            "rollout_logprobs": [_after_prompt(c, c.logprobs) for c in completions],
+            "weight_version": [_after_prompt(c, of_tokens) for c, of_tokens in zip(completions, versions, strict=True)],
         },
         sequences={
-            "group": np.array([group for group, _ in rows], dtype=np.int64),
-            "finish_reason": [c.finish_reason for _, c in rows],
-            "data_source": [prompts[group].data_source for group, _ in rows],
+            "group": np.array(groups, dtype=np.int64),
+            "finish_reason": [c.finish_reason for c in completions],
+            "data_source": [prompts[group].data_source for group in groups],
         },
     )
+
+
+def _after_prompt(completion: Completion, values: np.ndarray) -> np.ndarray:
+    """A token column of one sequence: `values` on the response, 0 on the prompt."""
+    return np.concatenate([np.zeros(len(completion.request.prompt_ids), dtype=values.dtype), values])
 
 
 def response_texts(batch: PackedBatch, tokenizer: Any) -> list[str]:

@@ -16,7 +16,7 @@ import verl
 import verl_data
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from verl_cli.main import run_training
+from verl_cli.commands.train import run_training
 
 Overrides = Callable[..., list[str]]
 

@@ -5,7 +5,7 @@ Keys that mean nothing in this run are reported, one line each, instead of refus
 
 import sys
 
-from verl_cli.main import run_training
+from verl_cli.commands.train import run_training
 
 
 def main() -> None:

@@ -213,6 +213,12 @@ RULES: tuple[Rule, ...] = (
         Reason("trainer.total_training_steps decides the length of the run.", "Set one of the two."),
     ),
     Rule(
+        "trainer.resume_from_path",
+        ("trainer.resume_mode",),
+        lambda mode: mode != "path",
+        Reason("This run does not go on from a named checkpoint.", "Set trainer.resume_mode=path."),
+    ),
+    Rule(
         "reward.custom_reward_function.name",
         ("reward.custom_reward_function.path",),
         lambda path: path is None,

@@ -78,6 +78,7 @@ _RANGES: Mapping[str, _Range] = {
     "trainer.save_freq": _FREQUENCY,
     "trainer.test_freq": _FREQUENCY,
     "trainer.critic_warmup": _NOT_NEGATIVE,
+    "trainer.max_actor_ckpt_to_keep": _COUNT,
     "trainer.seed": _NOT_NEGATIVE,
     **{
         f"{section}.optim.{name}": allowed
@@ -118,6 +119,12 @@ def problems(values: Values, user_keys: frozenset[str], faultless: frozenset[str
     yield from _batches(values, faultless)
     yield from _algorithm(values, user_keys, faultless)
     yield from _devices(values)
+    if values["trainer.resume_mode"] == "path" and not values["trainer.resume_from_path"]:
+        yield Problem(
+            ("trainer.resume_mode", "trainer.resume_from_path"),
+            "trainer.resume_mode=path needs a checkpoint to go on from. Set trainer.resume_from_path to a folder "
+            "global_step_N.",
+        )
 
 
 def engine_problems(config: RunConfig, faultless: frozenset[str]) -> Iterator[Problem]:

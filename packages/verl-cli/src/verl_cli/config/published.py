@@ -34,6 +34,7 @@ RENAMED = {
     "reward_model.enable": "reward.reward_model.enable",
     "reward_model.reward_kwargs": "reward.custom_reward_function.reward_kwargs",
     "reward_model.reward_manager": "reward.reward_manager.name",
+    "trainer.max_critic_ckpt_to_keep": "trainer.max_actor_ckpt_to_keep",
 }
 
 #: Published values of live keys that this version does not have.

@@ -127,24 +127,9 @@ REASONS: dict[str, Reason] = {
     "sandbox_fusion": Reason("This version has no reward that runs code.", "Call your sandbox from a reward function."),
     "skip": Reason("This version generates in every step.", _DROP),
     "trainer.balance_batch": Reason("Work is always balanced over micro-batches and ranks.", _DROP),
-    "trainer.default_hdfs_dir": Reason(
-        "Checkpoints are written to trainer.default_local_dir only.", "Copy the run directory yourself after the run."
-    ),
     "trainer.del_local_ckpt_after_load": Reason("A checkpoint is never deleted by reading it.", "Delete it yourself."),
     "trainer.esi_redundant_time": Reason("This version knows no instance expiry.", "Set trainer.save_freq."),
-    "trainer.max_actor_ckpt_to_keep": Reason(
-        "This version keeps every checkpoint.", "Raise trainer.save_freq when the disk is small."
-    ),
-    "trainer.max_critic_ckpt_to_keep": Reason(
-        "This version keeps every checkpoint.", "Raise trainer.save_freq when the disk is small."
-    ),
     "trainer.ray_wait_register_center_timeout": Reason("This version runs in one process, without Ray.", _DROP),
-    "trainer.resume_from_path": Reason(
-        "This version starts every run from the model folder.", "Set actor_rollout_ref.model.path."
-    ),
-    "trainer.resume_mode": Reason(
-        "This version starts every run from the model folder.", "Set actor_rollout_ref.model.path."
-    ),
     "trainer.rollout_data_dir": Reason(
         "Training responses are not stored.", "Set trainer.log_val_generations to see validation responses."
     ),

@@ -203,8 +203,18 @@ class TrainerConfig:
     """Validate the initial model and stop."""
     critic_warmup: int = 0
     """First steps in which only the critic is trained."""
+    max_actor_ckpt_to_keep: int | None = None
+    """Checkpoints to keep, the newest ones; null keeps all. A checkpoint holds actor and critic."""
     default_local_dir: str = derived("checkpoints/${trainer.project_name}/${trainer.experiment_name}")
     """The run directory: resolved config, metrics, validation samples, checkpoints, report."""
+    default_hdfs_dir: str | None = None
+    """Where the run directory's checkpoints and records are copied to: any URL that fsspec opens (hdfs, s3, gs, file).
+    A run whose local directory is gone goes on from there."""
+    resume_mode: Literal["auto", "disable", "path"] = "auto"
+    """auto goes on from the newest checkpoint of the run directory (or of default_hdfs_dir), if there is one; disable
+    starts anew and refuses a directory that holds a run; path goes on from resume_from_path."""
+    resume_from_path: str | None = None
+    """The checkpoint folder global_step_N, or its URL, that resume_mode=path goes on from."""
     device: Literal["cpu", "cuda"] | None = None
     """Null takes a GPU where there is one; cpu leaves it alone."""
     seed: int = 1

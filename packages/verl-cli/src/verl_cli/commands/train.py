@@ -1,0 +1,59 @@
+"""`verl-cli train`, and the same from the published entry points."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from verl_cli.commands.guard import guarded
+
+
+def train(
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Configuration as key=value, e.g. data.train_batch_size=64.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="A YAML file to start from, such as a run's config.yaml.")
+    ] = None,
+    preset: Annotated[str, typer.Option(help="ppo or grpo.")] = "ppo",
+    allow_unused: Annotated[
+        bool,
+        typer.Option("--allow-unused", help="Only report keys that do nothing in this run, instead of refusing them."),
+    ] = False,
+) -> None:
+    """Train a model as the configuration says.
+
+    At least data.train_files, data.val_files and actor_rollout_ref.model.path must be given; data.train_batch_size and
+    actor_rollout_ref.actor.ppo_mini_batch_size (prompts) are the next to look at. Every key with its default and what
+    it is for stands in verl_cli/config/schema.py; a wrong one is refused with the nearest.
+
+    ppo trains a critic (advantages by GAE); grpo compares the n responses of a prompt and needs none.
+    """
+    run_training(overrides or [], preset=preset, config_file=config, allow_unused=allow_unused)
+
+
+def run_training(
+    overrides: Sequence[str], *, preset: str = "ppo", config_file: Path | None = None, allow_unused: bool = False
+) -> None:
+    """Resolve the configuration, train, and say where the results are; known failures exit with a paragraph."""
+
+    def run() -> None:
+        from verl_cli.config import resolve
+
+        resolved = resolve(overrides, preset=preset, config_file=config_file, allow_unused=allow_unused)
+        for notice in resolved.notices:
+            typer.echo(notice, err=True)
+        from verl_cli.build import build
+        from verl_cli.trainer import fit
+
+        parts = build(resolved.config)
+        for notice in parts.notices:
+            typer.echo(notice, err=True)
+        summary = fit(parts)
+        before, after = summary["val_accuracy_before"], summary["val_accuracy_after"]
+        if after is not None:
+            typer.echo(f"Validation accuracy: {'' if before is None else f'{before:.3f} before, '}{after:.3f} after.")
+        typer.echo(f"The run is complete: {parts.run_dir.path / 'report.html'}")
+
+    guarded(run)

@@ -1,6 +1,7 @@
 """Advantages: published numeric cases (verl-facts A1-A5), reported bugs (bug bank C01-C10), properties."""
 
 import math
+import pickle
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from verl_algos import advantages
+from verl_algos.errors import NonFiniteError
 
 NAN, INF = math.nan, math.inf
 
@@ -126,10 +128,14 @@ def test_gae_equals_the_textbook_recursion(lengths: list[int], gamma: float, lam
 
 
 def test_gae_refuses_bad_numbers_and_factors() -> None:
-    with pytest.raises(ValueError, match="token_rewards holds 1 valid entries that are not finite, the first is nan"):
+    with pytest.raises(
+        NonFiniteError, match="token_rewards holds 1 valid entries that are not finite, the first is nan"
+    ):
         advantages.compute("gae", token_rewards=f64([0, NAN]), values=f64([0, 0]))
-    with pytest.raises(ValueError, match="values holds 2"):
+    with pytest.raises(NonFiniteError, match="values holds 2") as error:
         advantages.compute("gae", token_rewards=f64([0, 0]), values=f64([INF, NAN]))
+    copy = pickle.loads(pickle.dumps(error.value))
+    assert (str(copy), copy.column) == (str(error.value), "values")
     with pytest.raises(ValueError, match=r"gamma=1\.5"):
         advantages.compute("gae", token_rewards=f64([0]), values=f64([0]), gamma=1.5)
     with pytest.raises(ValueError, match="lam=-1"):
@@ -208,7 +214,7 @@ def test_grpo_group_ids_may_be_huge() -> None:
 
 
 def test_grpo_refuses_infinite_rewards_and_wrong_group() -> None:
-    with pytest.raises(ValueError, match=r"not finite, the first is inf"):
+    with pytest.raises(NonFiniteError, match=r"not finite, the first is inf"):
         outcome([1, INF], [0, 0])
     with pytest.raises(ValueError, match=r"group has shape \(3,\) but there are 2 sequences"):
         outcome([1, 0], [0, 0, 0])

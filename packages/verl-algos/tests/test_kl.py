@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from verl_algos import kl
+from verl_algos.errors import NonFiniteError
 
 LOGPROBS = torch.tensor([-1, -2, -0.1, -30], dtype=torch.float64)
 REF = torch.tensor([-1.5, -1, -0.1, -1], dtype=torch.float64)
@@ -168,5 +169,5 @@ def test_controllers_refuse_and_stay() -> None:
     assert fixed.coef == 0.001
     with pytest.raises(ValueError, match="target and horizon above 0"):
         kl.AdaptiveController(coef=0.2, target=0.0, horizon=1)
-    with pytest.raises(ValueError, match="current_kl=nan"):
+    with pytest.raises(NonFiniteError, match="current_kl=nan"):
         kl.AdaptiveController(coef=0.2, target=0.1, horizon=1).update(math.nan, 1)

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+import torch
 import verl_algos
 
 README = Path(__file__).parents[1] / "README.md"
@@ -19,9 +21,38 @@ def test_import_brings_torch_and_numpy_only() -> None:
     assert result.stdout.strip() == "['verl_algos']"
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        "from verl_algos.names import ESTIMATORS, MODES, PENALTIES, POLICY_LOSSES",
+        "import verl_algos; verl_algos.names.MODES; verl_algos.rewards.load_custom",
+        "from verl_algos import rewards; rewards.score_all(rewards.load_custom('pkg://verl_algos.rewards.gsm8k'), [])",
+    ],
+)
+def test_names_and_reward_functions_need_no_torch(use: str) -> None:
+    code = f"{use}; import sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def test_public_names_exist() -> None:
-    for name in verl_algos.__all__:
-        assert hasattr(verl_algos, name)
+    for package in (verl_algos, verl_algos.rewards):
+        assert set(package.__all__) <= set(dir(package))
+        for name in package.__all__:
+            assert getattr(package, name) is getattr(package, name)
+        assert not hasattr(package, "no_such_name")
+
+
+def test_every_published_name_is_implemented() -> None:
+    assert set(verl_algos.names.ESTIMATORS) == set(verl_algos.advantages.REQUIRED_INPUTS)
+    one = torch.zeros(1, 1)
+    for penalty in verl_algos.names.PENALTIES:
+        verl_algos.kl.penalty(penalty, one, one)
+    for loss in verl_algos.names.POLICY_LOSSES:
+        verl_algos.policy_losses.compute(loss, logprobs=one, old_logprobs=one, advantages=one)
+    for mode in verl_algos.names.MODES:
+        scale = 1.0 if mode == "seq-mean-token-sum-norm" else None
+        denominators = verl_algos.aggregation.Denominators(1.0, 1.0)
+        verl_algos.aggregation.aggregate(one, mode=mode, denominators=denominators, scale=scale)
 
 
 def test_readme_example_runs() -> None:

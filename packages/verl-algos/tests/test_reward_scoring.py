@@ -13,8 +13,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from verl_algos.rewards import RewardError, RewardLoadError, RewardRow, Score, load_custom, place_rewards, score_all
+from verl_algos.rewards import (
+    RewardError,
+    RewardLoadError,
+    RewardRow,
+    Score,
+    check_signature,
+    default_compute_score,
+    load_custom,
+    place_rewards,
+    score_all,
+)
 
+LINES = Path(__file__).read_text().splitlines()
+ROW = "data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None"
 ROWS = [RewardRow("mine", text, "truth", {"index": i}) for i, text in enumerate(["a", "", "ccc"])]
 
 
@@ -130,20 +142,86 @@ def test_an_exception_becomes_one_clear_error(function: Any) -> None:
     with pytest.raises(RewardError) as error:
         score_all(function, ROWS)
     assert isinstance(error.value.__cause__, ZeroDivisionError)
+    where = "async_failing" if function is async_failing else "failing"
+    line = LINES.index(f"{'async ' if function is async_failing else ''}def {where}({ROW}) -> float:") + 2
     assert str(error.value) == (
-        f"The reward function {function.__name__} failed on row 1 (data_source 'mine'): it raised ZeroDivisionError: "
-        "division by zero. Repair the function or the row; nothing was scored."
+        f"The reward function {function.__name__} ({__file__}:{function.__code__.co_firstlineno}) failed on row 1 "
+        f"(data_source 'mine'): it raised ZeroDivisionError: division by zero, at {__file__}:{line} in {where}: "
+        "`return 1 / len(solution_str)`. Repair the function or the row; nothing was scored."
     )
     copy = pickle.loads(pickle.dumps(error.value))
     assert (str(copy), copy.row, copy.data_source) == (str(error.value), 1, "mine")
 
 
-def test_wrong_signature_names_the_function_and_row() -> None:
-    def two(solution_str: str, ground_truth: str) -> float:
-        return 0.0
+def two(solution_str: str, ground_truth: str) -> float:
+    return 0.0
 
-    with pytest.raises(RewardError, match=r"two failed on row 0 .* TypeError: .*data_source"):
+
+def test_wrong_signature_names_the_function_and_row() -> None:
+    with pytest.raises(RewardError, match=r"two \(.*\.py:\d+\) failed on row 0 .* TypeError: .*data_source"):
         score_all(two, ROWS)
+
+
+def test_a_signature_is_checked_before_anything_is_scored() -> None:
+    line = two.__code__.co_firstlineno
+    with pytest.raises(RewardLoadError) as error:
+        check_signature(two)
+    message = str(error.value)
+    assert f"two ({__file__}:{line}) takes (solution_str: str, ground_truth: str) -> float, but it is" in message
+    assert "two(data_source=..., solution_str=..., ground_truth=..., extra_info=...): got an unexpected" in message
+    with pytest.raises(RewardLoadError, match=r"extra_info=\.\.\., factr=\.\.\.\).*factr.* or correct reward_kwargs\."):
+        check_signature(length, {"factr": 2})
+    for function in (length, async_length, lambda **row: 1.0, default_compute_score, Callable()):
+        check_signature(function, {"factor": 0.5} if function is length else {})
+    check_signature(max)  # tells no signature
+
+
+class Callable:
+    def __call__(self, data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> float:
+        return 1 / 0
+
+
+class UnspeakableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def test_other_callables_and_what_cannot_be_written() -> None:
+    with pytest.raises(
+        RewardError, match=r"function Callable \(.*\.py:\d+\) failed on row 0 .* in __call__: `return 1 / 0`"
+    ):
+        score_all(Callable(), ROWS)
+
+    def unspeakable(**row: Any) -> float:
+        raise UnspeakableError
+
+    with pytest.raises(
+        RewardError, match=r"raised UnspeakableError: a message that cannot be written, at .* `raise Unspe"
+    ):
+        score_all(unspeakable, ROWS)
+
+
+def test_the_users_line_is_named_and_not_the_librarys(tmp_path: Path) -> None:
+    (tmp_path / "reward.py").write_text(
+        "import json\n\ndef parse(text):\n    return json.loads(text)['n']\n\n"
+        "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    return parse(solution_str)\n"
+    )
+    with pytest.raises(RewardError) as error:
+        score_all(load_custom(tmp_path / "reward.py"), ROWS)
+    message = str(error.value)
+    assert (
+        f"compute_score ({tmp_path}/reward.py:6) failed on row 0 (data_source 'mine'): it raised JSONDecode" in message
+    )
+    assert f"at {tmp_path}/reward.py:4 in parse: `return json.loads(text)['n']`." in message
+
+
+def test_a_function_that_prints_is_no_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    def chatty(**row: Any) -> float:
+        print("scoring", row["solution_str"])
+        return 1.0
+
+    assert [score.score for score in score_all(chatty, ROWS)] == [1, 1, 1]
+    assert capsys.readouterr().out.count("scoring") == 3
 
 
 class Outside(BaseException):
@@ -166,7 +244,9 @@ def test_whatever_a_function_raises_names_it(error: BaseException) -> None:
     if not isinstance(error, StopIteration):  # a coroutine cannot raise it
         functions += [later, child]
     for function in functions:
-        with pytest.raises(RewardError, match=rf"{function.__name__} failed on row 0 .* raised {type(error).__name__}"):
+        with pytest.raises(
+            RewardError, match=rf"{function.__name__} \(.*\) failed on row 0 .* raised {type(error).__name__}"
+        ):
             score_all(function, ROWS)
     assert score_all(async_length, ROWS)[2].score == 3  # scoring goes on
 
@@ -178,7 +258,7 @@ def test_a_function_that_cancels_itself_is_named() -> None:
         await asyncio.sleep(0)
         return 1.0
 
-    with pytest.raises(RewardError, match=r"cancelling failed on row .* raised CancelledError"):
+    with pytest.raises(RewardError, match=r"cancelling \(.*\) failed on row .* raised CancelledError"):
         score_all(cancelling, ROWS)
 
 
@@ -304,9 +384,9 @@ def test_load_from_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         ("a.py", "def score(): ...\n_hidden = print", "compute_score", "Callable names there: score. Set"),
         ("a.py", "", "compute_score", "Callable names there: none"),
         ("a.py", "compute_score = 3", "compute_score", "is a int, not a function"),
-        ("a.py", "def broken(:", "compute_score", "raised SyntaxError"),
+        ("a.py", "x = 1\ndef broken(:", "compute_score", r"raised SyntaxError .*a\.py:2: `def broken\(:`\. Repair"),
         ("a.py", "import no_such_module_anywhere", "compute_score", "raised ModuleNotFoundError"),
-        ("a.py", "1 / 0", "compute_score", "raised ZeroDivisionError"),
+        ("a.py", "\n1 / 0", "compute_score", r"raised ZeroDivisionError .*a\.py:2 in <module>: `1 / 0`\. Repair"),
         ("a.py", "import sys\nsys.exit(2)", "compute_score", "raised SystemExit while it was loaded: 2"),
         ("a.py", "import asyncio\nraise asyncio.CancelledError", "compute_score", "raised CancelledError"),
     ],

@@ -1,14 +1,10 @@
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
-import pytest
 from verl_cli.controller import LocalController, RoleSpec
 from verl_cli.losses import SftLoss
 from verl_cli.mini_batches import forward, mini_batches, train
 from verl_cli.phases import Step
 from verl_data import PackedBatch
-from verl_engine import Denominators
+from verl_engine import Denominators, Metric, Metrics
 
 
 def step_of(groups: list[int]) -> Step:
@@ -45,31 +41,46 @@ def test_shuffling_moves_whole_groups_and_is_the_same_each_time_it_is_asked() ->
 
 
 class Engine:
-    """Gives back the tokens as log-probs, and one metric of each kind per call."""
+    """Gives back the tokens as log-probs, and the next of the given metrics for each mini-batch."""
 
-    def __init__(self, terms: list[Mapping[str, Any]]) -> None:
-        self.terms = terms
+    def __init__(self, metrics: list[Metrics]) -> None:
+        self.metrics = metrics
         self.denominators: list[Denominators] = []
 
     def forward(self, batch: PackedBatch, outputs: tuple[str, ...]) -> dict[str, np.ndarray]:
         return {name: np.asarray(batch["input_ids"]).astype(np.float32) for name in outputs}
 
-    def train_batch(self, batch: PackedBatch, loss: object, denominators: Denominators) -> Mapping[str, Any]:
+    def train_batch(self, batch: PackedBatch, loss: object, denominators: Denominators) -> Metrics:
         self.denominators.append(denominators)
-        return self.terms[len(self.denominators) - 1]
+        return self.metrics[len(self.denominators) - 1]
 
 
 def test_columns_come_back_in_the_order_of_the_batch() -> None:
     step = step_of([0, 1, 2, 0, 1, 2])
-    workers = LocalController().start({"actor": RoleSpec(Engine, {"terms": []})})["actor"]
+    workers = LocalController().start({"actor": RoleSpec(Engine, {"metrics": []})})["actor"]
     columns = forward(workers, step.batch, mini_batches(step, 1, shuffle_seed=5), ("logprobs",))
     np.testing.assert_array_equal(columns["logprobs"], step.batch["input_ids"])
 
 
-def test_metrics_are_means_over_optimiser_steps_of_sums_over_their_counts() -> None:
+def test_the_metrics_of_several_optimiser_steps_are_reduced_as_they_declare() -> None:
     step = step_of([0, 0, 1, 1])
-    engine = Engine([{"loss": (2.0, None), "clip": (1.0, 4.0)}, {"loss": (4.0, None), "clip": (3.0, 4.0)}])
+    engine = Engine(
+        [
+            {
+                "loss": Metric(2.0, "sum", over_steps="mean"),
+                "clip": Metric.mean(1.0, 4.0),
+                "lr": Metric(1.0, "last"),
+                "min_max": Metric(3.0, "sum"),
+            },
+            {
+                "loss": Metric(4.0, "sum", over_steps="mean"),
+                "clip": Metric.mean(6.0, 6.0),
+                "lr": Metric(0.5, "last"),
+                "min_max": Metric(4.0, "sum"),
+            },
+        ]
+    )
     workers = LocalController().start({"actor": RoleSpec(lambda: engine, {})})["actor"]
     metrics = train(workers, step.batch, mini_batches(step, 1, shuffle_seed=None), SftLoss(), 1)
-    assert metrics == {"actor/loss": pytest.approx(3.0), "actor/clip": pytest.approx(0.5)}
+    assert metrics == {"actor/loss": 3.0, "actor/clip": 0.7, "actor/lr": 0.5, "actor/min_max": 7.0}
     assert [tuple(d) for d in engine.denominators] == [(2.0, 2.0), (2.0, 2.0)]

@@ -18,7 +18,7 @@ from verl_cli.controller import LocalController, LocalWorkerGroup
 from verl_cli.phases import Step, run_phases
 from verl_cli.ppo import PPO
 from verl_cli.trainer import fit
-from verl_engine import Denominators, FsdpEngine, MetricTerm
+from verl_engine import Denominators, FsdpEngine, Metrics
 
 Overrides = Callable[..., list[str]]
 FLOAT64 = {
@@ -127,7 +127,7 @@ class RatioDeviation:
 
     def __call__(
         self, outputs: dict[str, torch.Tensor], columns: dict[str, torch.Tensor], denominators: Denominators
-    ) -> tuple[torch.Tensor, dict[str, MetricTerm]]:
+    ) -> tuple[torch.Tensor, Metrics]:
         ratio = (outputs["logprobs"] - columns["old_logprobs"]).exp()
         self.largest.append(float((ratio - 1).detach().abs()[columns["loss_mask"]].max()))
         return outputs["logprobs"].sum() * 0.0, {}

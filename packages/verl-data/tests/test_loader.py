@@ -266,6 +266,17 @@ def test_missing_and_unknown_reward_columns(write: Callable[..., Path], chatml: 
         ValueError, match=rf"{path.name}, row 0.*lacks data_source, prompt, reward_model; it has question"
     ):
         load(path, chatml)
+    with pytest.raises(
+        DataError, match=r"If such a column has another name, set data\.reward_fn_key and data\.prompt_key"
+    ):
+        load(path, chatml)
+    rows = make_rows(1)
+    del rows[0]["reward_model"]
+    with pytest.raises(
+        DataError, match=r"lacks reward_model; it has .*\. reward_model, under this very name, is a"
+    ) as e:
+        load(write(rows), chatml)
+    assert "_key" not in str(e.value)  # no key gives it another name
     rows = make_rows(4)
     rows[2]["data_source"] = "/home/data/gsm8k"
     loader = load(write(rows), chatml)
@@ -452,3 +463,41 @@ def test_many_batches_of_parquet_are_read_back_in_any_order(chatml: Any, make_ro
     loader = load(path, chatml, train_batch_size=100)
     for _, prompts in loader.batches(1):
         assert [prompt.ground_truth for prompt in prompts] == [str(2 * prompt.row) for prompt in prompts]
+
+
+def test_rows_that_are_not_scored_need_a_prompt_only(write: Callable[..., Path], chatml: Any) -> None:
+    rows = [
+        {"prompt": [{"role": "user", "content": f"{i}"}], "extra_info": i, "reward_model": "none"} for i in range(5)
+    ]
+    loader = PromptLoader(write(rows), chatml, DataConfig(), training=False, scored=False)
+    chunks = list(loader.in_order(2))
+    assert [[prompt.row for prompt in chunk] for chunk in chunks] == [[0, 1], [2, 3], [4]]
+    assert [prompt for chunk in chunks for prompt in chunk] == loader.all_prompts()
+    assert loader.rows_of(chunks[1]) == rows[2:4]
+    assert loader.data_sources == {}
+    prompt = chunks[2][0]
+    assert (prompt.data_source, prompt.ground_truth, prompt.extra_info) == ("", None, {})
+    assert prompt.fields == {"extra_info": 4, "reward_model": "none"}
+    with pytest.raises(DataError, match="lacks data_source"):
+        load(write(rows), chatml, training=False)
+
+
+def test_rows_that_are_not_scored_still_need_a_sound_prompt(write: Callable[..., Path], chatml: Any) -> None:
+    def refused(rows: Rows) -> str:
+        with pytest.raises(DataError) as error:
+            PromptLoader(write(rows), chatml, DataConfig(), training=False, scored=False)
+        return str(error.value)
+
+    assert "lacks prompt; it has question. Name the column that holds the prompts with data.prompt_key" in refused(
+        [{"question": "1+1="}]
+    )
+    assert "row 0" in (message := refused([{"prompt": "1+1="}]))
+    assert "set data.prompt_format=rendered" in message
+    assert "field tools" in refused([{"prompt": [{"role": "user", "content": "hi"}], "tools": "calculator"}])
+
+
+def test_a_reserved_column_is_refused(write: Callable[..., Path], chatml: Any, make_rows: MakeRows) -> None:
+    rows = make_rows(3)
+    rows[1]["responses"] = ["2"]
+    with pytest.raises(DataError, match=r"row [01].*there is a column responses already"):
+        PromptLoader(write(rows), chatml, DataConfig(), training=False, reserved=("responses",))

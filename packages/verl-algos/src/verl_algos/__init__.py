@@ -1,8 +1,26 @@
-"""Advantages, losses, KL and rewards of LLM reinforcement learning as pure functions."""
+"""Advantages, losses, KL and rewards of LLM reinforcement learning as pure functions.
 
+A module is imported at its first use: `names`, and what loads and runs reward functions, need no torch.
+"""
+
+from importlib import import_module
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
-from verl_algos import advantages, aggregation, kl, logprobs, masked, policy_losses, rewards, value_losses
+if TYPE_CHECKING:
+    from verl_algos import (
+        advantages,
+        aggregation,
+        errors,
+        evaluation,
+        kl,
+        logprobs,
+        masked,
+        names,
+        policy_losses,
+        rewards,
+        value_losses,
+    )
 
 __version__ = version("verl-algos")
 
@@ -10,10 +28,23 @@ __all__ = [
     "__version__",
     "advantages",
     "aggregation",
+    "errors",
+    "evaluation",
     "kl",
     "logprobs",
     "masked",
+    "names",
     "policy_losses",
     "rewards",
     "value_losses",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module(f"{__name__}.{name}")  # which makes it an attribute: the next access finds it
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from verl_algos._layout import Layout, at_least_float32, check_sequence_column
+from verl_algos.errors import NonFiniteError
 from verl_algos.masked import masked_whiten
 
 __all__ = ["REQUIRED_INPUTS", "compute", "gae", "grpo", "scored_sequences", "singleton_groups"]
@@ -47,7 +48,8 @@ def gae(
         whiten: normalise the advantages, as the published PPO trainers do.
 
     Raises:
-        ValueError: shapes disagree, gamma or lam is out of range, or a valid reward or value is not finite.
+        ValueError: shapes disagree, gamma or lam is out of range, or a valid reward or value is not finite
+            (`NonFiniteError`).
     """
     for name, factor in (("gamma", gamma), ("lam", lam)):
         if not 0.0 <= factor <= 1.0:
@@ -95,7 +97,7 @@ def grpo(
         Advantages and, equal to them, returns: there is no critic to fit.
 
     Raises:
-        ValueError: shapes disagree or the reward of a sequence is infinite.
+        ValueError: shapes disagree or the reward of a sequence is infinite (`NonFiniteError`).
     """
     layout = Layout.of(mask, cu_seqlens, token_rewards=token_rewards)
     check_sequence_column("group", group, layout)
@@ -226,7 +228,8 @@ def _group_sums(per_sequence: Tensor, members: Tensor, sizes: Tensor) -> Tensor:
 
 def _refuse(name: str, numbers: Tensor, bad: Tensor) -> None:
     if bad.any():
-        raise ValueError(
+        raise NonFiniteError(
             f"{name} holds {int(bad.sum())} valid entries that are not finite, the first is {float(numbers[bad][0])}: "
-            "repair the reward or the critic that produced them, or mask the sequence."
+            "repair the reward or the critic that produced them, or mask the sequence.",
+            name,
         )

@@ -6,18 +6,14 @@ just add up, and no split of a mini-batch changes the gradient. (A trainer that 
 multiplies by their number.)
 """
 
-from typing import Literal, NamedTuple, Protocol, get_args
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
 from verl_algos._layout import Layout, at_least_float32
+from verl_algos.names import MODES, Mode
 
 __all__ = ["MODES", "Denominators", "Mode", "aggregate", "count"]
-
-Mode = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
-
-#: The published names of the modes.
-MODES: tuple[str, ...] = get_args(Mode)
 
 
 class Denominators(NamedTuple):

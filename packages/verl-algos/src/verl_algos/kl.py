@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from verl_algos._layout import Layout, at_least_float32
+from verl_algos.errors import NonFiniteError
+from verl_algos.names import PENALTIES
 
 __all__ = ["PENALTIES", "AdaptiveController", "FixedController", "apply_kl_to_rewards", "penalty"]
 
@@ -44,9 +46,6 @@ _ESTIMATORS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
         "k3": _k3,
     }
 )
-
-#: The published names of the estimators.
-PENALTIES: tuple[str, ...] = tuple(_ESTIMATORS)
 
 
 def penalty(name: str, logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
@@ -161,11 +160,12 @@ class AdaptiveController:
             num_sequences: sequences since the last update.
 
         Raises:
-            ValueError: current_kl is not finite; the coefficient would be lost.
+            NonFiniteError: current_kl is not finite; the coefficient would be lost.
         """
         if not math.isfinite(current_kl):
-            raise ValueError(
-                f"The KL controller was given current_kl={current_kl}: the log-probs of this step are broken."
+            raise NonFiniteError(
+                f"The KL controller was given current_kl={current_kl}: the log-probs of this step are broken.",
+                "current_kl",
             )
         error = min(max(current_kl / self.target - 1.0, -0.2), 0.2)
         self.coef *= 1.0 + error * min(num_sequences / self.horizon, 1.0)

@@ -15,10 +15,10 @@ from verl_rollout import HfRollout
 from verl_cli.config import ActorConfig, CriticConfig, RunConfig
 from verl_cli.controller import Controller, LocalController, RoleSpec, WorkerGroup
 from verl_cli.errors import UserError
+from verl_cli.models import check_same_vocabulary, has_tokenizer, locate_model, locate_models
+from verl_cli.resume import Start, find_start
 from verl_cli.run_dir import RunDir
 from verl_cli.scoring import Scorer, load_scorer
-
-_TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken", "tekken.json")
 
 
 @dataclass(frozen=True)
@@ -34,17 +34,26 @@ class Parts:
     controller: Controller
     workers: Mapping[str, WorkerGroup]
     total_steps: int
+    start: Start
+    """Where the run begins; the loader already stands there."""
     notices: list[str]
     """What the user should know before the run starts, one line each."""
 
 
 def build(config: RunConfig, controller: Controller | None = None) -> Parts:
-    """Open the data, load the reward function and start the workers; raises before anything is written."""
+    """Open the data, load the reward function and start the workers; raises before anything is written.
+
+    Raises NothingLeft if the run directory holds this run, finished.
+    """
     quiet_transformers()
     scorer = load_scorer(config.reward)
     run_dir = RunDir(Path(config.trainer.default_local_dir).expanduser().absolute())
-    run_dir.check_free()
-    tokenizer = load_tokenizer(config.actor_rollout_ref.model)
+    with run_dir.lock():  # a directory in use is found out now, not after the models are loaded
+        start = find_start(config, run_dir)
+    located = locate_models(config, critic=needs_critic(config))
+    tokenizer = load_tokenizer(located.actor_rollout_ref.model)
+    if needs_critic(config):
+        check_same_vocabulary(located.actor_rollout_ref.model.path, located.critic.model.path)
     loader = PromptLoader(config.data.train_files, tokenizer, config.data, training=True)
     validation = PromptLoader(config.data.val_files, tokenizer, config.data, training=False)
     scorer.check(loader.data_sources | validation.data_sources)
@@ -54,8 +63,11 @@ def build(config: RunConfig, controller: Controller | None = None) -> Parts:
             f"trainer.critic_warmup={config.trainer.critic_warmup} leaves the actor none of {total_steps} steps. "
             f"Lower it, or train longer (trainer.total_training_steps, trainer.total_epochs)."
         )
+    start.check_left(config, run_dir, total_steps)
+    if start.state:
+        loader.load_state_dict(start.state["loader"])
     controller = controller or LocalController()
-    workers = controller.start(roles(config, total_steps))
+    workers = controller.start(roles(located, total_steps))
     return Parts(
         config=config,
         run_dir=run_dir,
@@ -66,19 +78,22 @@ def build(config: RunConfig, controller: Controller | None = None) -> Parts:
         controller=controller,
         workers=workers,
         total_steps=total_steps,
-        notices=list(_notices(config, loader, validation)),
+        start=start,
+        notices=[*start.notices, *length_notices(located, {"training": loader, "validation": validation})],
     )
 
 
-def _notices(config: RunConfig, training: PromptLoader, validation: PromptLoader) -> Iterator[str]:
-    for name, loader in (("training", training), ("validation", validation)):
+def length_notices(config: RunConfig, loaders: Mapping[str, PromptLoader]) -> Iterator[str]:
+    """What limits on length do to prompts (of each loader, by what its prompts are called) and to responses."""
+    for name, loader in loaders.items():
         if loader.filtered:
             yield (
                 f"{loader.filtered} {name} prompts are longer than data.max_prompt_length and left out "
                 f"(data.filter_overlong_prompts=true); {len(loader)} remain."
             )
     model = config.actor_rollout_ref.model
-    settings = AutoConfig.from_pretrained(_local(model.path), trust_remote_code=model.trust_remote_code)
+    path = locate_model(model.path, "actor_rollout_ref.model.path")
+    settings = AutoConfig.from_pretrained(path, trust_remote_code=model.trust_remote_code)
     own = getattr(settings.get_text_config(), "max_position_embeddings", None)
     limit = model.override_config.get("max_position_embeddings", own)
     wanted = config.data.max_prompt_length + config.data.max_response_length
@@ -87,12 +102,6 @@ def _notices(config: RunConfig, training: PromptLoader, validation: PromptLoader
             f"The model has {limit} positions, fewer than data.max_prompt_length + data.max_response_length = {wanted} "
             f"tokens: responses that reach position {limit} end there."
         )
-
-
-def _local(path: str) -> str:
-    """A folder's path with ~ expanded; any other name as it is."""
-    folder = Path(path).expanduser()
-    return str(folder) if folder.is_dir() else path
 
 
 def roles(config: RunConfig, total_steps: int) -> dict[str, RoleSpec]:
@@ -135,7 +144,14 @@ def roles(config: RunConfig, total_steps: int) -> dict[str, RoleSpec]:
                 critic.use_dynamic_bsz, critic.ppo_micro_batch_size_per_gpu, critic.ppo_max_token_len_per_gpu
             ),
         )
-    specs["rollout"] = RoleSpec(
+    specs["rollout"] = rollout_role(config)
+    return specs
+
+
+def rollout_role(config: RunConfig) -> RoleSpec:
+    """How a worker makes the engine that generates."""
+    arr = config.actor_rollout_ref
+    return RoleSpec(
         HfRollout,
         {
             "model_path": arr.model.path,
@@ -146,7 +162,6 @@ def roles(config: RunConfig, total_steps: int) -> dict[str, RoleSpec]:
             "override_config": arr.model.override_config,
         },
     )
-    return specs
 
 
 def needs_critic(config: RunConfig) -> bool:
@@ -173,22 +188,17 @@ def quiet_transformers() -> None:
 
 def load_tokenizer(model: ModelConfig) -> Any:
     """Load the tokenizer of a model folder (or hub name)."""
-    path = model.tokenizer_path or model.path
-    folder = Path(path).expanduser()
-    if not folder.exists() and (path.startswith(("/", ".", "~")) or path.count("/") > 1):
-        raise UserError(
-            f"There is no model folder {path}. Set actor_rollout_ref.model.path to a Hugging Face folder (config.json, "
-            f"*.safetensors and tokenizer files) or to the name of a model on the hub."
-        )
+    key = "tokenizer_path" if model.tokenizer_path else "path"
+    path = locate_model(model.tokenizer_path or model.path, f"actor_rollout_ref.model.{key}")
     advice = (
         "A model folder needs tokenizer.json (or another tokenizer file) and tokenizer_config.json; if the tokenizer "
-        "lies elsewhere, set actor_rollout_ref.model.tokenizer_path. A hub name needs the network."
+        "lies elsewhere, set actor_rollout_ref.model.tokenizer_path."
     )
     # transformers makes an empty tokenizer of a folder that has none, and says nothing.
-    if folder.is_dir() and not any(next(folder.glob(pattern), None) for pattern in _TOKENIZER_FILES):
+    if Path(path).is_dir() and not has_tokenizer(Path(path)):
         raise UserError(f"There is no tokenizer in {path}. {advice}")
     try:
-        return AutoTokenizer.from_pretrained(_local(path), trust_remote_code=model.trust_remote_code)
+        return AutoTokenizer.from_pretrained(path, trust_remote_code=model.trust_remote_code)
     except (OSError, ValueError, KeyError, TypeError) as error:  # broken files raise any of these
         raise UserError(f"No tokenizer could be loaded from {path} ({_first_line(error)}). {advice}") from error
 

@@ -1,4 +1,4 @@
-"""Failures that are the user's to mend, told in one paragraph."""
+"""Failures that are the user's to mend, told in one paragraph. `verl_cli.failures` tells those of everything else."""
 
 
 class UserError(Exception):
@@ -6,14 +6,4 @@ class UserError(Exception):
 
 
 class InterruptedRunError(UserError):
-    """The user stopped the run."""
-
-
-def known_failures() -> tuple[type[Exception], ...]:
-    """The exceptions whose message alone tells the user what to do; any other keeps its traceback."""
-    from verl_algos.rewards import RewardError, RewardLoadError
-    from verl_data import DataError
-    from verl_engine import EngineError
-    from verl_rollout import RolloutError
-
-    return (UserError, DataError, EngineError, RolloutError, RewardError, RewardLoadError, OSError)
+    """The user, or the system on its way down, stopped the run."""

@@ -24,7 +24,8 @@ def penalise_kl(batch: PackedBatch, penalty: str, controller: KlController) -> t
         logprobs=columns.pop("old_logprobs"), **columns, coef=coefficient, penalty=penalty
     )
     total, count = terms["reward_kl_penalty"]
-    mean_kl = float(total / count)
-    controller.update(mean_kl, len(batch))
-    metrics = {"actor/reward_kl_penalty": mean_kl, "actor/reward_kl_penalty_coeff": coefficient}
+    metrics = {"actor/reward_kl_penalty_coeff": coefficient}
+    if count > 0:  # a step without any sampled token says nothing about the divergence
+        metrics["actor/reward_kl_penalty"] = float(total / count)
+        controller.update(metrics["actor/reward_kl_penalty"], len(batch))
     return batch.with_columns(tokens={"token_rewards": rewarded.numpy()}), metrics

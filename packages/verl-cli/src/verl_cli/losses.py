@@ -9,12 +9,22 @@ from dataclasses import dataclass
 
 import torch
 from verl_algos import aggregation, kl, policy_losses, value_losses
-from verl_engine import Denominators, MetricTerm, Output
+from verl_engine import Denominators, Metric, Metrics, Output
 
 from verl_cli.config import ActorConfig, CriticConfig
 
 Tensors = Mapping[str, torch.Tensor]
-Loss = tuple[torch.Tensor, dict[str, MetricTerm]]
+Loss = tuple[torch.Tensor, Metrics]
+
+
+def _share(part: torch.Tensor) -> Metric:
+    """A loss that is divided already: the parts of a mini-batch add up, mini-batches are averaged."""
+    return Metric(part.detach(), "sum", over_steps="mean")
+
+
+def _means(pairs: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> Metrics:
+    """The (sum, count) pairs of verl-algos: means by its contract."""
+    return {name: Metric.mean(total, count) for name, (total, count) in pairs.items()}
 
 
 @dataclass(frozen=True)
@@ -42,7 +52,7 @@ class ActorLoss:
                 scale=config.loss_scale_factor,
             )
 
-        per_token, metrics = policy_losses.compute(
+        per_token, pairs = policy_losses.compute(
             config.policy_loss.loss_mode,
             logprobs=outputs["logprobs"],
             old_logprobs=columns["old_logprobs"],
@@ -54,17 +64,17 @@ class ActorLoss:
             clip_ratio_c=config.clip_ratio_c,
         )
         loss = aggregate(per_token)
-        terms: dict[str, MetricTerm] = {"pg_loss": (loss.detach(), None), **metrics}
+        metrics = {"pg_loss": _share(loss), **_means(pairs)}
         if config.entropy_coeff:
             entropy = aggregate(outputs["entropy"])
-            terms["entropy_loss"] = (entropy.detach(), None)
+            metrics["entropy_loss"] = _share(entropy)
             loss = loss - config.entropy_coeff * entropy
         if config.use_kl_loss:
             divergence = aggregate(kl.penalty(config.kl_loss_type, outputs["logprobs"], columns["ref_logprobs"]))
-            terms["kl_loss"] = (divergence.detach(), None)
+            metrics["kl_loss"] = _share(divergence)
             loss = loss + config.kl_loss_coef * divergence
-        terms["loss"] = (loss.detach(), None)
-        return loss, terms
+        metrics["loss"] = _share(loss)
+        return loss, metrics
 
 
 @dataclass(frozen=True)
@@ -81,7 +91,7 @@ class CriticLoss:
     def __call__(self, outputs: Tensors, columns: Tensors, denominators: Denominators) -> Loss:
         """See `verl_engine.Loss`."""
         mask, cu_seqlens = columns["loss_mask"], columns["cu_seqlens"]
-        per_token, metrics = value_losses.compute(
+        per_token, pairs = value_losses.compute(
             values=outputs["values"],
             old_values=columns["values"],
             returns=columns["returns"],
@@ -97,7 +107,7 @@ class CriticLoss:
             cu_seqlens=cu_seqlens,
             scale=self.config.loss_scale_factor,
         )
-        return loss, {"vf_loss": (loss.detach(), None), **metrics}
+        return loss, {"vf_loss": _share(loss), **_means(pairs)}
 
 
 @dataclass(frozen=True)
@@ -118,4 +128,4 @@ class SftLoss:
             mask=columns["loss_mask"],
             cu_seqlens=columns["cu_seqlens"],
         )
-        return loss, {"loss": (loss.detach(), None)}
+        return loss, {"loss": _share(loss)}

@@ -5,7 +5,13 @@ from typing import Annotated
 import typer
 
 from verl_cli import __version__
+from verl_cli.commands.config import app as config
+from verl_cli.commands.doctor import doctor
+from verl_cli.commands.evaluate import evaluate
+from verl_cli.commands.generate import generate
+from verl_cli.commands.plan import plan
 from verl_cli.commands.quickstart import quickstart
+from verl_cli.commands.report import report
 from verl_cli.commands.train import train
 
 app = typer.Typer(
@@ -15,7 +21,13 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(config, name="config")
+app.command()(doctor)
+app.command("eval")(evaluate)
+app.command()(generate)
+app.command()(plan)
 app.command()(quickstart)
+app.command()(report)
 app.command()(train)
 
 

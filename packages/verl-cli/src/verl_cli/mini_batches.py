@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from verl_data import PackedBatch
-from verl_engine import Loss, Output
+from verl_engine import Loss, Metrics, Output, over_steps
 
 from verl_cli.columns import loss_denominators
 from verl_cli.controller import WorkerGroup
@@ -38,14 +38,10 @@ def forward(
 def train(
     workers: WorkerGroup, batch: PackedBatch, rows: Sequence[np.ndarray], loss: Loss, epochs: int
 ) -> dict[str, float]:
-    """Take one optimiser step per mini-batch and epoch; metrics, under the role's name, are the means over them."""
-    history: dict[str, list[float]] = {}
+    """Take one optimiser step per mini-batch and epoch; metrics, under the role's name, combine as they declare."""
+    steps: list[Metrics] = []
     for _ in range(epochs):
         for part in rows:
             share = batch.select(part)
-            terms = workers.call("train_batch", share, loss=loss, denominators=loss_denominators(share))
-            for name, (total, count) in terms.items():
-                history.setdefault(f"{workers.role}/{name}", []).append(
-                    total if count is None else total / max(count, 1.0)
-                )
-    return {name: float(np.mean(values)) for name, values in history.items()}
+            steps.append(workers.call("train_batch", share, loss=loss, denominators=loss_denominators(share)))
+    return {f"{workers.role}/{name}": value for name, value in over_steps(steps).items()}

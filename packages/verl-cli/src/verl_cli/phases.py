@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from verl_data import PackedBatch, Prompt
 
+from verl_cli.failures import during
+
 
 @dataclass
 class Step:
@@ -49,10 +51,14 @@ def check_chain(phases: Sequence[Phase]) -> None:
 
 
 def run_phases(phases: Sequence[Phase], step: Step) -> None:
-    """Run the phases in order, timing each, and hold them to what they declare."""
+    """Run the phases in order, timing each, and hold them to what they declare.
+
+    Whatever a phase raises has the phase's name and the step's number noted on it (`failures.place_of`).
+    """
     for phase in phases:
-        start = time.perf_counter()
-        phase.run(step)
-        step.seconds[phase.name] = time.perf_counter() - start
-        if missing := [column for column in phase.writes if column not in step.batch]:
-            raise ValueError(f"The phase {phase.name!r} declares that it writes {', '.join(missing)} but did not.")
+        with during(phase.name, step.number):
+            start = time.perf_counter()
+            phase.run(step)
+            step.seconds[phase.name] = time.perf_counter() - start
+            if missing := [column for column in phase.writes if column not in step.batch]:
+                raise ValueError(f"The phase {phase.name!r} declares that it writes {', '.join(missing)} but did not.")

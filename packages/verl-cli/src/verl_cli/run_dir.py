@@ -1,15 +1,21 @@
-"""The folder that holds everything a run produces."""
+"""The folder that holds everything a run produces: its files, its lock, and what belongs to no run yet."""
 
+import fcntl
 import json
 import os
-import shutil
+import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from verl_cli import checkpoints
+from verl_cli.checkpoints import Checkpoint
 from verl_cli.errors import UserError
+
+_LOCK = ".lock"
 
 
 @dataclass(frozen=True)
@@ -24,6 +30,11 @@ class RunDir:
         return self.path / "config.yaml"
 
     @property
+    def metrics(self) -> Path:
+        """The metrics, one JSON object a step."""
+        return self.path / "metrics.jsonl"
+
+    @property
     def samples(self) -> Path:
         """Validation samples, one JSON object a line."""
         return self.path / "val_samples.jsonl"
@@ -33,14 +44,28 @@ class RunDir:
         """Headline numbers of a finished run."""
         return self.path / "summary.json"
 
-    def check_free(self) -> None:
-        """Raise UserError if the folder already holds a run, or cannot be made."""
-        if self.config.exists() or (self.path / "metrics.jsonl").exists() or any(self.path.glob("global_step_*")):
-            raise UserError(
-                f"The run directory {self.path} already holds a run, which would be overwritten. Give this run its "
-                f"own: trainer.default_local_dir=DIR (or another trainer.experiment_name), or remove the folder if "
-                f"you no longer need it. This version cannot go on with an earlier run."
-            )
+    @property
+    def records(self) -> tuple[Path, ...]:
+        """What the run writes about itself, and copies beside its checkpoints."""
+        return (self.config, self.metrics, self.samples, self.path / "trackers.json", self.summary)
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """The complete checkpoints, the oldest first."""
+        return checkpoints.complete(self.path)
+
+    def save_checkpoint(self, step: int, write: Callable[[Path], None], *, keep: int | None = None) -> Checkpoint:
+        """Write a checkpoint, then say that it is the latest, then delete all but the `keep` newest."""
+        folder = checkpoints.save(self.path, step, write)
+        write_atomically(self.path / "latest_checkpointed_iteration.txt", f"{step}\n")  # as users know it; never read
+        checkpoints.rotate(self.path, keep)
+        return Checkpoint(step, folder)
+
+    def is_taken(self) -> bool:
+        """Whether the folder holds a run, finished or not."""
+        return self.config.exists() or self.metrics.exists() or bool(self.checkpoints())
+
+    def check_usable(self) -> None:
+        """Raise UserError if the folder cannot be made or written to."""
         parent = next(folder for folder in (self.path, *self.path.absolute().parents) if folder.exists())
         if not parent.is_dir() or not os.access(parent, os.W_OK):
             raise UserError(
@@ -48,45 +73,64 @@ class RunDir:
                 f"Choose another with trainer.default_local_dir=DIR."
             )
 
-    def create(self, config_text: str) -> None:
-        """Make the folder and write the configuration, which marks it as taken: of two runs at once one fails."""
-        self.check_free()
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Make the folder and hold it for this process; the system lets go of it however the process ends.
+
+        Raises UserError if another process holds it.
+        """
+        self.check_usable()
+        made = not self.path.exists()
         self.path.mkdir(parents=True, exist_ok=True)
+        descriptor = _acquire(self.path / _LOCK, self.path)
         try:
-            with self.config.open("x", encoding="utf-8") as file:
-                file.write(config_text)
-        except FileExistsError:
-            self.check_free()
+            yield
+        finally:
+            (self.path / _LOCK).unlink(missing_ok=True)
+            os.close(descriptor)
+            if made and not any(self.path.iterdir()):
+                self.path.rmdir()
 
     def discard(self) -> None:
         """Remove what a run left that failed before its first step was complete, so that it can be started again."""
-        for name in ("config.yaml", "metrics.jsonl", "val_samples.jsonl", "report.html"):
-            (self.path / name).unlink(missing_ok=True)
-        if self.path.is_dir() and not any(self.path.iterdir()):
-            self.path.rmdir()
+        for path in (*self.records, self.path / "report.html"):
+            path.unlink(missing_ok=True)
+
+    def write_config(self, text: str) -> None:
+        """Write config.yaml, which marks the folder as taken."""
+        write_atomically(self.config, text)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json."""
         write_atomically(self.summary, json.dumps(summary, indent=2) + "\n")
 
-    def save_checkpoint(self, step: int, write: Callable[[Path], None]) -> Path:
-        """Let `write` fill a folder and give it its name, global_step_N, only when it is complete."""
-        final = self.path / f"global_step_{step}"
-        partial = Path(tempfile.mkdtemp(prefix=f".global_step_{step}.", dir=self.path))
+
+def _acquire(path: Path, run_dir: Path) -> int:
+    """Lock a file and return its descriptor."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            write(partial)
-            partial.chmod(0o755)
-            partial.rename(final)
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
-        write_atomically(self.path / "latest_checkpointed_iteration.txt", f"{step}\n")
-        return final
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise UserError(
+                f"The run directory {run_dir} is in use: another process on this machine or file system is writing a "
+                "run into it. Wait for it or stop it, or give this run its own: trainer.default_local_dir=DIR."
+            ) from None
+        except OSError as error:  # some network file systems have no locks; a run without one is worth more than none
+            print(
+                f"The file system of {run_dir} has no locks ({error.strerror}): nothing keeps a second run out of it.",
+                file=sys.stderr,
+            )
+            return descriptor
+        if path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
+            return descriptor
+        os.close(descriptor)  # whoever held it removed the file between the two calls
 
 
 def write_atomically(path: Path, text: str) -> None:
     """Write a text file so that it is there whole or not at all."""
-    descriptor, partial = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    descriptor, partial = tempfile.mkstemp(prefix=f".{path.name}.", suffix=checkpoints.PARTIAL, dir=path.parent)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from verl_algos import rewards
+from verl_algos.rewards import Score
 from verl_data import Prompt, require_known_data_sources
 
 from verl_cli.config import RewardConfig
@@ -17,8 +18,8 @@ class Scored:
 
     rewards: np.ndarray
     """(N,) float32: what training maximises."""
-    accuracy: np.ndarray
-    """(N,) float64: the function's "acc" where it reports one, else the reward: what validation reports."""
+    scores: list[Score]
+    """The same rewards as the function gave them, with what it reported beside each, such as "acc" and "pred"."""
     metrics: dict[str, float]
     """reward/<name>: the mean of every number that the function reported beside the reward."""
 
@@ -47,7 +48,12 @@ class Scorer:
             rewards.RewardRow(prompt.data_source, text, prompt.ground_truth, prompt.extra_info)
             for prompt, text in zip(prompts, texts, strict=True)
         ]
-        scores = rewards.score_all(self.function, rows, self.options)
+        try:
+            scores = rewards.score_all(self.function, rows, self.options)
+        except rewards.RewardError as error:
+            row = prompts[error.row].row
+            message = f"{error} The prompt is row {row} of the data files, counted from 0 through all of them."
+            raise rewards.RewardError(message, error.row, error.data_source) from error
         numbers: dict[str, list[float]] = {}
         for score in scores:
             for name, value in score.extra.items():
@@ -55,7 +61,7 @@ class Scorer:
                     numbers.setdefault(name, []).append(float(value))
         return Scored(
             rewards=np.array([score.score for score in scores], dtype=np.float32),
-            accuracy=np.array([float(score.extra.get("acc", score.score)) for score in scores]),
+            scores=scores,
             metrics={f"reward/{name}": float(np.mean(values)) for name, values in numbers.items()},
         )
 
@@ -65,4 +71,6 @@ def load_scorer(config: RewardConfig) -> Scorer:
     custom = config.custom_reward_function
     if custom.path is None:
         return Scorer(rewards.default_compute_score, custom.reward_kwargs)
-    return Scorer(rewards.load_custom(custom.path, custom.name), custom.reward_kwargs)
+    function = rewards.load_custom(custom.path, custom.name)
+    rewards.check_signature(function, custom.reward_kwargs)
+    return Scorer(function, custom.reward_kwargs)

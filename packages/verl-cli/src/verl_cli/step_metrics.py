@@ -1,6 +1,10 @@
-"""The numbers logged for a step, under the published names (perf/*, critic/*, response_length/*, ...)."""
+"""The numbers logged for a step, under the published names (perf/*, critic/*, response_length/*, ...).
 
-from collections.abc import Sequence
+Each is computed from the whole step's own rows and tokens. Where there is nothing to compute it from (no token was
+sampled, say), it is absent: never a 0 or NaN that a chart would show as a measurement.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -17,6 +21,8 @@ def of_old_policy(batch: PackedBatch, actor: ActorConfig) -> dict[str, float]:
     """Entropy of the policy that sampled, and how far the rollout's own probabilities are from the engine's."""
     columns = tensors(batch, "entropy", "rollout_logprobs", "old_logprobs", mask="loss_mask")
     mask, cu_seqlens = columns["mask"], columns["cu_seqlens"]
+    if not mask.any():
+        return {}
     entropy_loss = aggregation.aggregate(
         columns["entropy"],
         mode=actor.loss_agg_mode,
@@ -27,7 +33,7 @@ def of_old_policy(batch: PackedBatch, actor: ActorConfig) -> dict[str, float]:
     )
     difference = (columns["rollout_logprobs"].exp() - columns["old_logprobs"].exp()).abs()[mask]
     return {
-        "actor/entropy": float(columns["entropy"][mask].double().mean()) if mask.any() else 0.0,
+        "actor/entropy": float(columns["entropy"][mask].double().mean()),
         "actor/entropy_loss": float(entropy_loss),
         **_spread("training/rollout_probs_diff", difference, ("mean", "max"), separator="_"),
     }
@@ -45,16 +51,17 @@ def of_batch(batch: PackedBatch, prompts: Sequence[Prompt]) -> dict[str, float]:
         **_spread("critic/advantages", columns["advantages"][mask]),
         **_spread("critic/returns", columns["returns"][mask]),
         **_spread("response_length", torch.from_numpy(response)),
-        "response_length/clip_ratio": float(np.mean([reason == "length" for reason in batch["finish_reason"]])),
+        **_ratio("response_length/clip_ratio", [reason == "length" for reason in batch["finish_reason"]]),
         **_spread("prompt_length", torch.from_numpy(lengths - response)),
-        "prompt_length/clip_ratio": float(np.mean([prompt.truncated for prompt in prompts])),
+        **_ratio("prompt_length/clip_ratio", [prompt.truncated for prompt in prompts]),
         "adv/singleton_groups": float(advantages.singleton_groups(torch.from_numpy(np.array(batch["group"])))),
     }
     if "values" in columns:
         metrics |= _spread("critic/values", columns["values"][mask])
-        metrics["critic/vf_explained_var"] = float(
-            explained_variance(columns["values"], columns["returns"], mask, columns["cu_seqlens"])
-        )
+        if int(mask.sum()) > 1:  # a single number has no variance
+            metrics["critic/vf_explained_var"] = float(
+                explained_variance(columns["values"], columns["returns"], mask, columns["cu_seqlens"])
+            )
     return metrics
 
 
@@ -64,9 +71,9 @@ def of_time(step: Step, devices: int) -> dict[str, float]:
     response_tokens = int(np.sum(step.batch["sampled_mask"]))
     seconds = step.seconds
     per_token = {
-        f"timing_per_token_ms/{name}": 1000 * seconds[name] / (response_tokens if name == "gen" else tokens)
+        f"timing_per_token_ms/{name}": 1000 * seconds[name] / count
         for name in ("gen", "ref", "values", "adv", "update_critic", "update_actor")
-        if name in seconds
+        if name in seconds and (count := response_tokens if name == "gen" else tokens)
     }
     return {
         "training/global_step": float(step.number),
@@ -77,6 +84,22 @@ def of_time(step: Step, devices: int) -> dict[str, float]:
         "perf/time_per_step": seconds["step"],
         "perf/throughput": tokens / (seconds["step"] * devices),
     }
+
+
+def average_throughput(rows: Iterable[Mapping[str, float]], devices: int) -> float | None:
+    """Tokens a second and device over all the steps whose metrics are given; None without a step.
+
+    All tokens over all seconds of the same steps: not the mean of the steps' own throughputs, in which a short step
+    would weigh as much as a long one.
+    """
+    steps = [row for row in rows if "perf/total_num_tokens" in row and "perf/time_per_step" in row]
+    seconds = sum(row["perf/time_per_step"] for row in steps)
+    return sum(row["perf/total_num_tokens"] for row in steps) / (seconds * devices) if seconds > 0 else None
+
+
+def _ratio(name: str, rows: Sequence[bool]) -> dict[str, float]:
+    """The share of rows that are true; nothing where there are no rows."""
+    return {name: float(np.mean(rows))} if rows else {}
 
 
 def _spread(

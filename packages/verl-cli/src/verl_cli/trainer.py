@@ -1,6 +1,7 @@
 """The outer loop of a run: steps, validation, checkpoints, the run directory."""
 
 import json
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -9,133 +10,207 @@ from typing import Any
 
 from verl_cli import step_metrics
 from verl_cli.build import Parts
+from verl_cli.checkpoints import Checkpoint
 from verl_cli.config import dump
+from verl_cli.config.keys import flatten
+from verl_cli.copies import Copies
 from verl_cli.errors import InterruptedRunError, UserError
+from verl_cli.failures import during, record_failure
 from verl_cli.phases import Step, run_phases
 from verl_cli.ppo import PPO
 from verl_cli.report import write_report
-from verl_cli.tracking import trackers_for
+from verl_cli.resume import STATE, STATE_FORMAT, find_start
+from verl_cli.tracking import cut_rows, last_step, read_rows, trackers_for
 from verl_cli.validation import SampleLog, ValidationResult, validate
 
 
 def fit(parts: Parts) -> dict[str, Any]:
     """Train to the end and return what summary.json says; everything is written into the run directory."""
     run_dir = parts.run_dir
-    run_dir.create(dump(parts.config))
-    run = None
-    try:
-        run = _Run(parts)
-        summary = run.fit()
-        run_dir.write_summary(summary)
-    except BaseException:
-        with suppress(OSError, UserError):  # what went wrong must not be hidden by what cannot be tidied up
-            if run is None or run.done == 0:
-                run_dir.discard()
-            else:
-                write_report(run_dir.path)
-        raise
-    finally:
-        parts.controller.shutdown()
-    write_report(run_dir.path)
+    with run_dir.lock():
+        if find_start(parts.config, run_dir) != parts.start:
+            raise UserError(f"Another run wrote to {run_dir.path} while this one was starting. Run the command again.")
+        run = None
+        try:
+            checkpoint = parts.start.prepare(run_dir, dump(parts.config))
+            run = _Run(parts, checkpoint)
+            summary = run.fit()
+            run_dir.write_summary(summary)
+        except BaseException as error:
+            record_failure(run_dir.path, error, config=parts.config)
+            with suppress(OSError, UserError):  # what went wrong must not be hidden by what cannot be tidied up
+                if (run is None or run.done == 0) and not run_dir.checkpoints():
+                    run_dir.discard()
+                else:
+                    write_report(run_dir.path)
+            raise
+        finally:
+            parts.controller.shutdown()
+        write_report(run_dir.path)
+        run.copy()
     return summary
 
 
 class _Run:
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, checkpoint: Path | None) -> None:
         self.parts = parts
         self.trainer = parts.config.trainer
         self.algorithm = PPO(parts.config, parts.controller, parts.workers, parts.scorer, parts.tokenizer)
-        self.tracker = trackers_for(self.trainer.logger, parts.run_dir.path, parts.total_steps)
+        self.tracker = trackers_for(
+            self.trainer,
+            parts.run_dir.path,
+            parts.total_steps,
+            flatten(parts.config),
+            resumed_from=None if checkpoint is None else parts.start.step,
+        )
         self.samples = SampleLog(parts.run_dir.samples)
-        self.accuracy: dict[int, float] = {}
-        self.start = time.monotonic()
-        self.done = 0
+        self.copies = None if self.trainer.default_hdfs_dir is None else Copies(self.trainer.default_hdfs_dir)
+        self.devices = self.trainer.nnodes * self.trainer.n_gpus_per_node
+        self.checkpoint = checkpoint
+        self.done = parts.start.step
+        self.accuracy: dict[int, float | None] = {0: parts.start.state.get("val_accuracy_before")}
+        self.start = time.monotonic() - parts.start.state.get("seconds", 0.0)
 
     def fit(self) -> dict[str, Any]:
-        """Run every step; returns the summary."""
+        """Run every step that is left; returns the summary."""
         try:
-            if self.trainer.val_before_train or self.trainer.val_only:
-                self.tracker.log(0, self.validate(0))
+            if self.checkpoint is not None:
+                self.restore(self.checkpoint)
+            elif self.trainer.val_before_train or self.trainer.val_only:
+                self.tracker.log(0, self.validate())
             if not self.trainer.val_only:
                 self.steps()
         except KeyboardInterrupt as interrupt:
-            saved = sorted(self.parts.run_dir.path.glob("global_step_*"))
-            kept = (
-                f"{self.parts.run_dir.path} holds the metrics up to there and {len(saved)} checkpoints."
-                if self.done
-                else "Nothing is kept of it."
-            )
-            raise InterruptedRunError(
-                f"Interrupted after step {self.done} of {self.parts.total_steps}; a step under way is lost. {kept}"
-            ) from interrupt
+            raise self.interrupted() from interrupt
         finally:
             self.tracker.close()
-        before, after = self.accuracy.get(0), self.accuracy.get(self.done)
         return {
-            "val_accuracy_before": before,
-            "val_accuracy_after": after,
+            "val_accuracy_before": self.accuracy[0],
+            "val_accuracy_after": self.accuracy.get(self.done),
             "seconds": round(time.monotonic() - self.start, 2),
+            "throughput": step_metrics.average_throughput(
+                (row for _, row in read_rows(self.parts.run_dir.metrics)), self.devices
+            ),
             "seed": self.trainer.seed,
             "steps": self.done,
         }
 
+    def restore(self, checkpoint: Path) -> None:
+        """Bring everything to where it was when the checkpoint was written, and end that step if it had not ended."""
+        for role in self.saved_roles():
+            self.parts.workers[role].call("load", directory=checkpoint / role)
+        self.algorithm.kl_controller.coef = self.parts.start.state["kl_coef"]
+        self.parts.controller.sync_weights(self.parts.workers["actor"], self.parts.workers["rollout"], self.done)
+        run_dir = self.parts.run_dir
+        if last_step(run_dir.metrics) != self.done or self.done == self.parts.total_steps:
+            for path in (run_dir.metrics, run_dir.samples):
+                cut_rows(path, self.done - 1)
+            self.finish_step(self.parts.start.state["metrics"])
+
     def steps(self) -> None:
-        """Train, and validate and save when due."""
+        """Train, and save and validate when due."""
         phases = self.algorithm.phases()
         epochs = -(-self.parts.total_steps // self.parts.loader.steps_per_epoch)
-        for number, (epoch, prompts) in enumerate(self.parts.loader.batches(epochs), start=1):
+        batches = self.parts.loader.batches(epochs)
+        for number in range(self.done + 1, self.parts.total_steps + 1):
+            epoch, prompts = next(batches)
             step = Step(number=number, epoch=epoch, prompts=prompts)
             start = time.perf_counter()
             run_phases(phases, step)
             step.seconds["step"] = time.perf_counter() - start
-            metrics = step.metrics | step_metrics.of_time(step, self.trainer.nnodes * self.trainer.n_gpus_per_node)
+            metrics = step.metrics | step_metrics.of_time(step, self.devices)
             self.done = number
-            try:
-                if self.due(self.trainer.save_freq):
-                    metrics |= self.save()
-                if self.due(self.trainer.test_freq):
-                    metrics |= self.validate(number)
-            finally:  # the step is done, whatever becomes of saving it
-                self.tracker.log(number, metrics)
-            if number == self.parts.total_steps:
-                break
+            if self.due(self.trainer.save_freq):
+                try:
+                    metrics |= self.save(metrics)
+                except BaseException:  # the step is done, whatever becomes of saving it
+                    self.tracker.log(number, metrics)
+                    raise
+            self.finish_step(metrics)
+
+    def finish_step(self, metrics: Mapping[str, float]) -> None:
+        """Validate if due and log. The checkpoint of the step is written before: it holds the metrics until then."""
+        validation: Mapping[str, float] = {}
+        try:
+            if self.due(self.trainer.test_freq):
+                validation = self.validate()
+        finally:
+            self.tracker.log(self.done, {**metrics, **validation})
 
     def due(self, frequency: int) -> bool:
         """Whether something happens after the current step: every `frequency` steps and after the last one."""
         return self.done == self.parts.total_steps or (frequency > 0 and self.done % frequency == 0)
 
-    def validate(self, step: int) -> dict[str, float]:
+    def validate(self) -> dict[str, float]:
         """Score the validation prompts with the rollout's current weights."""
         parts, start = self.parts, time.perf_counter()
-        result: ValidationResult = validate(
-            parts.config, parts.validation_prompts, parts.workers["rollout"], parts.scorer, parts.tokenizer
-        )
-        self.accuracy[step] = result.accuracy
-        self.samples.write(step, result)
-        for sample in result.samples[: self.trainer.log_val_generations]:
-            print(
-                f"step {step}: {sample['prompt']!r} -> {sample['generation']!r} "
-                f"(ground truth {sample['ground_truth']!r}, score {sample['score']:g})"
+        with during("testing", self.done):
+            result: ValidationResult = validate(
+                parts.config, parts.validation_prompts, parts.workers["rollout"], parts.scorer, parts.tokenizer
             )
+        self.accuracy[self.done] = result.accuracy
+        self.samples.write(self.done, result)
+        if self.trainer.log_val_generations:
+            self.tracker.log_samples(self.done, result.samples[: self.trainer.log_val_generations])
         return result.metrics | {"timing_s/testing": time.perf_counter() - start}
 
-    def save(self) -> dict[str, float]:
+    def save(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Write a complete checkpoint: actor and critic, also as Hugging Face folders, and the trainer's own state."""
         start = time.perf_counter()
 
         def write(folder: Path) -> None:
-            for role in {"actor", "critic"} & self.parts.workers.keys():
+            for role in self.saved_roles():
                 self.parts.workers[role].call("save", directory=folder / role)
                 self.parts.workers[role].call("export", directory=folder / role / "huggingface")
-            (folder / "trainer_state.json").write_text(json.dumps(self.state(), indent=2) + "\n", encoding="utf-8")
+            (folder / STATE).write_text(json.dumps(self.state(metrics), indent=2) + "\n", encoding="utf-8")
 
-        self.parts.run_dir.save_checkpoint(self.done, write)
-        return {"timing_s/save_checkpoint": time.perf_counter() - start}
+        with during("save_checkpoint", self.done):
+            saved = self.parts.run_dir.save_checkpoint(self.done, write, keep=self.trainer.max_actor_ckpt_to_keep)
+        copied = self.copy(saved)
+        return copied | {"timing_s/save_checkpoint": time.perf_counter() - start}
 
-    def state(self) -> Mapping[str, Any]:
+    def copy(self, checkpoint: Checkpoint | None = None) -> dict[str, float]:
+        """Copy a checkpoint and the records to trainer.default_hdfs_dir; what fails there does not stop the run."""
+        if self.copies is None:
+            return {}
+        run_dir = self.parts.run_dir
+        try:
+            self.copies.put_files((*run_dir.records, run_dir.path / "report.html"))
+            if checkpoint is not None:
+                self.copies.put_checkpoint(checkpoint)
+        except Exception as error:  # noqa: BLE001 (every file system raises its own)
+            print(
+                f"Step {self.done} could not be copied to {self.copies.url} ({type(error).__name__}: {error}). The "
+                f"run goes on; what it wrote is whole in {run_dir.path}.",
+                file=sys.stderr,
+            )
+            return {"checkpoint/copy_failed": 1.0}
+        return {"checkpoint/copy_failed": 0.0}
+
+    def saved_roles(self) -> list[str]:
+        """The roles that learn."""
+        return [role for role in ("actor", "critic") if role in self.parts.workers]
+
+    def state(self, metrics: Mapping[str, float]) -> Mapping[str, Any]:
         """What the trainer itself must remember."""
         return {
+            "format": STATE_FORMAT,
             "step": self.done,
             "kl_coef": self.algorithm.kl_controller.coef,
             "loader": self.parts.loader.state_dict(),
+            "val_accuracy_before": self.accuracy[0],
+            "seconds": time.monotonic() - self.start,
+            "metrics": dict(metrics),
         }
+
+    def interrupted(self) -> InterruptedRunError:
+        """What the user who stopped the run should know."""
+        run_dir = self.parts.run_dir
+        saved = run_dir.checkpoints()
+        kept = f"{run_dir.path} holds the metrics up to there and {len(saved)} checkpoints"
+        if saved:
+            kept += f"; the same command goes on from step {saved[-1].step}"
+        return InterruptedRunError(
+            f"Interrupted after step {self.done} of {self.parts.total_steps}; a step under way is lost. "
+            f"{kept if self.done else 'Nothing is kept of it'}."
+        )

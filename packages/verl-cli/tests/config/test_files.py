@@ -166,3 +166,18 @@ def test_a_dump_holds_every_key_with_effect_and_no_other() -> None:
     assert "gamma" not in tree["algorithm"]
     assert tree["actor_rollout_ref"]["actor"]["clip_ratio_low"] == 0.2
     assert tree["trainer"]["default_local_dir"] == "checkpoints/verl_examples/gsm8k"
+
+
+@pytest.mark.parametrize("text", ["trainer: &t {seed: 1, again: *t}", "a: &a [*a]", "trainer: {<<: &t {x: *t}}"])
+def test_a_file_that_contains_itself_is_one_paragraph(tmp_path: Path, text: str) -> None:
+    problem = refused(tmp_path / "run.yaml", text)
+    assert "run.yaml cannot be read" in problem
+    assert "\n" not in problem
+
+
+def test_the_class_names_in_a_file_of_the_original_program_are_accepted(tmp_path: Path) -> None:
+    """What the original program writes down names the class that reads each section."""
+    text = "trainer: {seed: 3}\nalgorithm: {_target_: verl.trainer.config.AlgoConfig, kl_ctrl: {_target_: verl.X}}\n"
+    resolved = with_file(tmp_path / "run.yaml", text)
+    assert resolved.notices == []
+    assert "one fixed class" in refused(tmp_path / "run.yaml", "algorithm: {_target_: mine.AlgoConfig}")

@@ -2,13 +2,17 @@
 
 import json
 from importlib.resources import files
+from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from verl_cli.config import ConfigError, Resolved, flat_keys, resolve
 from verl_cli.config.applicability import RULES
-from verl_cli.config.published import RENAMED, UNAVAILABLE_VALUES, nearest, published, reason, renamed
+from verl_cli.config.nearest import nearest
+from verl_cli.config.published import RENAMED, RENAMED_VALUES, UNAVAILABLE_VALUES, published, reason, renamed
+from verl_cli.config.ranges import NAMES
 from verl_cli.config.reasons import REASONS
 
 PATHS = ("data.train_files=train.parquet", "data.val_files=val.parquet", "actor_rollout_ref.model.path=model")
@@ -25,6 +29,7 @@ def refused(*overrides: str, allow_unused: bool = False, preset: str = "ppo") ->
     with pytest.raises(ConfigError) as caught:
         run(*overrides, allow_unused=allow_unused, preset=preset)
     (problem,) = caught.value.problems
+    assert ("--allow-unused" in caught.value.advice) == ("has no effect in this run" in problem)
     return problem
 
 
@@ -34,7 +39,7 @@ def refused(*overrides: str, allow_unused: bool = False, preset: str = "ppo") ->
 def test_every_published_key_is_live_or_renamed_or_has_a_reason() -> None:
     silent = [key for key in published() if key not in LIVE and renamed(key) == key and reason(key) is None]
     assert silent == []
-    assert len(published()) > 840
+    assert len(published()) == 907
 
 
 def test_every_reason_is_for_something_published_and_not_live() -> None:
@@ -64,13 +69,19 @@ def test_every_reason_has_a_remedy() -> None:
 def test_renames_lead_to_known_keys_and_never_from_live_ones() -> None:
     for old, new in RENAMED.items():
         assert old not in LIVE
-        assert renamed(new) == new
-        known = new in LIVE or reason(new) is not None or any(key.startswith(f"{new}.") for key in LIVE)
-        assert known, new
+        final = renamed(new)
+        assert renamed(old) == renamed(final) == final
+        assert final in LIVE or reason(final) or any(key.startswith(f"{final}.") for key in [*LIVE, *published()]), old
 
 
-def test_unavailable_values_belong_to_live_keys() -> None:
-    assert set(UNAVAILABLE_VALUES) <= set(LIVE)
+def test_unavailable_and_renamed_values_belong_to_live_keys_and_are_not_among_their_own() -> None:
+    assert set(UNAVAILABLE_VALUES) | set(RENAMED_VALUES) <= set(LIVE)
+    for key, values in UNAVAILABLE_VALUES.items():
+        assert set(values).isdisjoint(NAMES[key].known)
+    for key, renames in RENAMED_VALUES.items():
+        for old, new in renames.items():
+            assert old not in get_args(LIVE[key].type)
+            assert new in get_args(LIVE[key].type)
 
 
 def test_rules_are_about_live_keys() -> None:
@@ -122,10 +133,10 @@ def test_a_live_key_takes_null_where_that_is_the_published_default() -> None:
         f"{ACTOR}.fsdp_config.optimizer_offload=True",
         f"{ACTOR}.optim.lr_decay_style=cosine",
         f"{ACTOR}.megatron.anything.at_all=3",
-        "trainer.resume_mode=disable",
+        f"{ACTOR}.optim._target_=my.Class",
         "reward.reward_model.enable=True",
         "hydra.run.dir=x",
-        "trainer.logger=[console,wandb]",
+        "trainer.logger=[console,clearml]",
         f"{ROLLOUT}.name=vllm",
     ],
 )
@@ -216,6 +227,7 @@ def test_a_preset_is_never_blamed_for_what_the_user_turned_off() -> None:
         ("critic.model.fsdp_config.model_dtype=fp64", "critic.fsdp.model_dtype", "fp64"),
         ("custom_reward_function.path=r.py", "reward.custom_reward_function.path", "r.py"),
         ("custom_reward_function={path: r.py}", "reward.custom_reward_function.path", "r.py"),
+        ("trainer.max_critic_ckpt_to_keep=3", "trainer.max_actor_ckpt_to_keep", 3),
         ("data.tokenizer=t", "actor_rollout_ref.model.tokenizer_path", "t"),
     ],
 )
@@ -236,6 +248,45 @@ def test_renamed_keys_without_effect_name_both() -> None:
     assert f"{ROLLOUT}.tensor_model_parallel_size" in problem
 
 
+@pytest.mark.parametrize("old", ["reward.reward_kwargs", "reward_model.reward_kwargs"])
+def test_a_key_inside_a_renamed_mapping_is_named_whole_and_once(old: str) -> None:
+    resolved = run("reward.custom_reward_function.path=r.py", f"{old}.method=flexible", f"+{old}.cut={{at: null}}")
+    new = "reward.custom_reward_function.reward_kwargs"
+    assert resolved.notices == [
+        f"{old}.method is now called {new}.method; its value flexible was taken for that.",
+        f'{old}.cut is now called {new}.cut; its value {{"at": null}} was taken for that.',
+    ]
+    assert resolved.config.reward.custom_reward_function.reward_kwargs == {"method": "flexible", "cut": {"at": None}}
+    whole = run("reward.custom_reward_function.path=r.py", f"{old}={{method: flexible}}")
+    assert whole.config.reward.custom_reward_function.reward_kwargs == {"method": "flexible"}
+    assert len(whole.notices) == 1
+
+
+@pytest.mark.parametrize("old", ["reward.reward_kwargs", "reward_model.reward_kwargs"])
+@pytest.mark.parametrize("override", ["{old}.overlong_buffer_cfg.len=5", "{old}={{overlong_buffer_cfg: {{len: 5}}}}"])
+def test_a_key_of_a_renamed_mapping_that_has_no_successor_is_not_passed_on(old: str, override: str) -> None:
+    problem = refused(override.format(old=old))
+    assert problem.startswith(f"{old}.overlong_buffer_cfg.len")
+    assert "no penalty for overlong responses" in problem
+
+
+def test_a_renamed_value_works_and_says_so_once() -> None:
+    resolved = run("trainer.resume_mode=resume_path", "trainer.resume_from_path=runs/a/global_step_3")
+    assert resolved.config.trainer.resume_mode == "path"
+    assert resolved.notices == [
+        "trainer.resume_mode=resume_path is now called trainer.resume_mode=path, and was taken for that."
+    ]
+
+
+def test_a_rename_is_told_once_and_a_later_source_may_use_the_present_name(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("actor_rollout_ref: {actor: {grad_clip: 0.5}}")
+    for override in (f"{ACTOR}.grad_clip=0.7", f"{ACTOR}.optim.clip_grad=0.7"):
+        resolved = resolve([*PATHS, override], config_file=file)
+        assert resolved.config.actor_rollout_ref.actor.optim.clip_grad == 0.7
+        assert len(resolved.notices) == 1
+
+
 def test_a_null_under_an_old_name_sets_nothing() -> None:
     resolved = run(f"{ACTOR}.ppo_micro_batch_size_per_gpu=4", f"{ACTOR}.ppo_micro_batch_size=null")
     assert resolved.config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu == 4
@@ -250,24 +301,42 @@ def test_two_names_of_one_key_with_different_values_are_refused() -> None:
 
 # Unknown
 
+NEAREST = [
+    ("data.train_batch_sise", "data.train_batch_size"),
+    (f"{ACTOR}.optim.learning_rate_warmup_steps", f"{ACTOR}.optim.lr_warmup_steps"),
+    ("actor.ppo_mini_batch_size", f"{ACTOR}.ppo_mini_batch_size"),
+    ("trainer.total_epoch", "trainer.total_epochs"),
+    ("trainer.resume", "trainer.resume_mode"),
+    (f"{ROLLOUT}.top.k", f"{ROLLOUT}.top_k"),
+    ("algorithm.kl_coef", "algorithm.kl_ctrl.kl_coef"),
+    ("lr", f"{ACTOR}.optim.lr"),
+    (f"{ACTOR}.learning_rate", f"{ACTOR}.optim.lr"),
+    ("trainer.max_steps", "trainer.total_training_steps"),
+    ("critic.gamma", "algorithm.gamma"),
+]
 
-@pytest.mark.parametrize(
-    ("key", "closest"),
-    [
-        ("data.train_batch_sise", "data.train_batch_size"),
-        ("actor_rollout_ref.actor.optim.learning_rate_warmup_steps", f"{ACTOR}.optim.lr_warmup_steps"),
-        ("actor.ppo_mini_batch_size", f"{ACTOR}.ppo_mini_batch_size"),
-        ("trainer.total_epoch", "trainer.total_epochs"),
-        (f"{ROLLOUT}.gpu_memory_utilisation", f"{ROLLOUT}.gpu_memory_utilization"),
-        ("algorithm.kl_coef", "algorithm.kl_ctrl.kl_coef"),
-    ],
-)
+
+@pytest.mark.parametrize(("key", "closest"), NEAREST)
 @pytest.mark.parametrize("mark", ["", "+", "++"])
 def test_an_unknown_key_fails_and_names_the_nearest(mark: str, key: str, closest: str) -> None:
     for allow_unused in (False, True):
         problem = refused(f"{mark}{key}=1", allow_unused=allow_unused)
-        assert problem.startswith(f"There is no key {key} ")
-        assert f"The nearest is {closest}." in problem
+        assert problem == f"There is no key {key} (from the command line). The nearest is {closest}."
+
+
+def test_a_nearest_key_without_effect_says_so_at_once() -> None:
+    problem = refused(f"{ROLLOUT}.gpu_memory_utilisation=1")
+    why = reason(f"{ROLLOUT}.gpu_memory_utilization")
+    assert problem.endswith(f"The nearest is {ROLLOUT}.gpu_memory_utilization. (It has no effect either: {why})")
+
+
+@pytest.mark.parametrize(
+    "key", ["trainer.colour", "foo", "foo.bar.baz", f"{ACTOR}.foo", "data.banana", "x", "trainer.x"]
+)
+def test_where_nothing_is_like_a_key_none_is_named(key: str) -> None:
+    problem = refused(f"{key}=1")
+    assert "nearest" not in problem
+    assert problem.endswith("`verl-cli config keys` lists every key.")
 
 
 @pytest.mark.parametrize("value", ["null", "{}", "{a: 1}", "[1]"])
@@ -295,8 +364,8 @@ def test_no_unknown_key_is_ever_accepted(key: str, mark: str, allow_unused: bool
         return
     problem = refused(f"{mark}{key}=1", allow_unused=allow_unused)
     assert problem.startswith(f"There is no key {key} ")
-    assert nearest(key) in known
-    assert f"The nearest is {nearest(key)}." in problem
+    close = nearest(key)
+    assert close is None or (close in known and f"The nearest is {close}." in problem)
 
 
 @settings(deadline=None, max_examples=15)

@@ -79,6 +79,7 @@ def explain_no_space(target: Path) -> Iterator[None]:
             error.errno,
             f"No room to write {target} ({os.strerror(error.errno)}). What was written so far has been removed, and a "
             f"file that had this name before is unchanged; free space in {target.parent} or choose another folder",
+            str(target),
         ) from error
 
 

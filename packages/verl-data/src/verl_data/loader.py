@@ -1,7 +1,7 @@
 """Prompts in batches: shuffled by seed and epoch, resumable exactly."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from verl_data.files import PathLike, expand
 from verl_data.prompts import OVERLONG_REMEDIES, Message, Tokenizer, render_prompt, tokenize_rendered, truncate
 from verl_data.row_files import open_rows
 from verl_data.rows import Row
-from verl_data.schema import rl_row_problems, row_columns
+from verl_data.schema import prompt_row_problems, rl_row_problems, row_columns
 
 State = dict[str, Any]
 
@@ -33,6 +33,7 @@ class Prompt:
     messages: list[Message] | str
     """The prompt as the file has it: messages, or text if data.prompt_format is rendered."""
     data_source: str
+    """Empty, like the next two, in a loader of rows that are not scored."""
     ground_truth: Any
     extra_info: dict[str, Any]
     fields: dict[str, Any]
@@ -51,9 +52,19 @@ class PromptLoader:
     """
 
     def __init__(
-        self, files: PathLike | Sequence[PathLike], tokenizer: Tokenizer, config: DataConfig, *, training: bool
+        self,
+        files: PathLike | Sequence[PathLike],
+        tokenizer: Tokenizer,
+        config: DataConfig,
+        *,
+        training: bool,
+        scored: bool = True,
+        reserved: Collection[str] = (),
     ) -> None:
         """Open and check `files` (a path, a glob or a list of them).
+
+        Rows that are not `scored` need a prompt only: neither data source nor reward model is read. Columns with a
+        `reserved` name, which the caller adds to the rows, are an error.
 
         Raises DataError, a ValueError, for rows that cannot be used (where prompts are measured, also for one that is
         over-long, renders to 0 tokens or is refused by the chat template) and for too few of them; FileNotFoundError.
@@ -61,6 +72,8 @@ class PromptLoader:
         self._tokenizer = tokenizer
         self._config = config
         self._training = training
+        self._scored = scored
+        self._reserved = reserved
         self._files = [open_rows(path) for path in expand(files)]
         self._starts = np.cumsum([0, *(len(file) for file in self._files)], dtype=np.int64)
         self.truncated = 0
@@ -111,6 +124,15 @@ class PromptLoader:
         """Return every prompt of the data set once, in file order; moves nothing."""
         return self._prompts(self._rows)
 
+    def in_order(self, size: int) -> Iterator[list[Prompt]]:
+        """Yield what `all_prompts` returns, `size` prompts at a time, so that they need not all be in memory."""
+        for begin in range(0, len(self._rows), size):
+            yield self._prompts(self._rows[begin : begin + size])
+
+    def rows_of(self, prompts: Sequence[Prompt]) -> list[Row]:
+        """Return the whole rows that prompts come from, as the files have them."""
+        return self._take([prompt.row for prompt in prompts])
+
     def state_dict(self) -> State:
         """Return where the next batch begins, and what the data set is, as plain values."""
         return {
@@ -134,12 +156,19 @@ class PromptLoader:
     # What the data set is.
 
     def _check_rows(self) -> None:
+        check = rl_row_problems if self._scored else prompt_row_problems
         for file in self._files:
-            for index, row in enumerate(file.scan(row_columns(self._config))):
-                if rl_row_problems(row, self._config):
-                    problems = rl_row_problems(file.take([index])[0], self._config)  # names all columns that are there
+            for index, row in enumerate(file.scan((*row_columns(self._config), *self._reserved))):
+                if taken := [name for name in self._reserved if name in row]:
+                    raise DataError(
+                        f"{file.location(index)}: there is a column {taken[0]} already, which the output would have to "
+                        f"replace. Rename or drop it."
+                    )
+                if check(row, self._config):
+                    problems = check(file.take([index])[0], self._config)  # names all columns that are there
                     raise DataError(f"{file.location(index)}: {'; '.join(problems)}.")
-                self.data_sources.setdefault(row[self._config.reward_fn_key], file.location(index))
+                if self._scored:
+                    self.data_sources.setdefault(row[self._config.reward_fn_key], file.location(index))
 
     def _choose_rows(self) -> NDArray[np.int64]:
         total = int(self._starts[-1])
@@ -185,7 +214,8 @@ class PromptLoader:
         )
         if rows == 0:
             raise DataError(
-                f"{names}: 0 rows{dropped}; there is nothing to {'train on' if self._training else 'score'}."
+                f"{names}: 0 rows{dropped}; there is nothing to "
+                f"{'train on' if self._training else 'score' if self._scored else 'answer'}."
             )
         if self._training and rows < batch:
             raise DataError(
@@ -259,14 +289,14 @@ class PromptLoader:
             ids = truncate(rendered, config.max_prompt_length, config.truncation)
         except DataError as error:
             raise DataError(f"{self._location(number)}: {error}") from error
-        used = {config.prompt_key, config.reward_fn_key, "extra_info"}
+        used = {config.prompt_key, *((config.reward_fn_key, "extra_info") if self._scored else ())}
         return Prompt(
             row=number,
             prompt_ids=ids,
             messages=row[config.prompt_key],
-            data_source=row[config.reward_fn_key],
-            ground_truth=row["reward_model"]["ground_truth"],
-            extra_info=row.get("extra_info") or {},
+            data_source=row[config.reward_fn_key] if self._scored else "",
+            ground_truth=row["reward_model"]["ground_truth"] if self._scored else None,
+            extra_info=(row.get("extra_info") or {}) if self._scored else {},
             fields={name: value for name, value in row.items() if name not in used},
             truncated=len(ids) < len(rendered),
         )

@@ -19,10 +19,13 @@ from verl_data.errors import DataError
 #: Version of the row layout above, written into manifests.
 SCHEMA_VERSION = 1
 
-_MISSING_COLUMNS = (
-    "Turn raw rows into training rows with a verl_data.DataProcessor, or name your columns with data.prompt_key and "
-    "data.reward_fn_key"
+#: What to do about a missing column: the name of two of them can be configured, that of the third cannot.
+_RENAMED = "If such a column has another name, set {keys}"
+_NO_REWARD = (
+    "reward_model, under this very name, is a dict {style: rule, ground_truth: the answer}, which the reward function "
+    "gets"
 )
+_PROCESS = "A verl_data.DataProcessor turns raw rows into training rows"
 
 
 def row_columns(config: DataConfig) -> tuple[str, ...]:
@@ -36,7 +39,10 @@ def rl_row_problems(row: Mapping[str, Any], config: DataConfig) -> list[str]:
     missing = [name for name in (source, prompt, "reward_model") if name not in row]
     if missing:
         has = ", ".join(row) or "no columns"
-        return [f"lacks {', '.join(missing)}; it has {has}. {_MISSING_COLUMNS}"]
+        keys = {source: "data.reward_fn_key", prompt: "data.prompt_key"}
+        renamed = " and ".join(keys[name] for name in missing if name in keys)
+        remedies = [_RENAMED.format(keys=renamed)] * bool(renamed) + [_NO_REWARD] * ("reward_model" in missing)
+        return [f"lacks {', '.join(missing)}; it has {has}. {'. '.join([*remedies, _PROCESS])}"]
     problems = []
     if not isinstance(row[source], str) or not row[source]:
         problems.append(f"field {source}: text is expected, not {_kind(row[source])}")
@@ -51,10 +57,25 @@ def rl_row_problems(row: Mapping[str, Any], config: DataConfig) -> list[str]:
         problems += _json_problems("reward_model.ground_truth", reward["ground_truth"])
     if not isinstance(row.get("extra_info", {}), (Mapping, type(None))):
         problems.append(f"field extra_info: a dict is expected, not {_kind(row['extra_info'])}")
-    tools = row.get("tools")
-    if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, Mapping) for tool in tools)):
-        problems.append(f"field tools: a list of tool schemas (dicts) is expected, not {_kind(tools)}")
+    problems += _tools_problems(row)
     for name in (source, prompt, "tools"):
+        problems += _text_problems(name, row.get(name))
+    return problems
+
+
+def prompt_row_problems(row: Mapping[str, Any], config: DataConfig) -> list[str]:
+    """Return what is wrong with a row that is to be answered but not scored: of `rl_row_problems` only what is about
+    the prompt and its tools.
+    """
+    prompt = config.prompt_key
+    if prompt not in row:
+        has = ", ".join(row) or "no columns"
+        return [f"lacks {prompt}; it has {has}. Name the column that holds the prompts with data.prompt_key"]
+    problems = []
+    if (problem := _prompt_problem(row[prompt], config)) is not None:
+        problems.append(f"field {prompt}{problem}")
+    problems += _tools_problems(row)
+    for name in (prompt, "tools"):
         problems += _text_problems(name, row.get(name))
     return problems
 
@@ -99,6 +120,13 @@ def _prompt_problem(prompt: Any, config: DataConfig) -> str | None:
         if not isinstance(content, str) and not parts and not (content is None and message.get("tool_calls")):
             return f"[{number}].content: text is expected, not {_kind(content)}"
     return None
+
+
+def _tools_problems(row: Mapping[str, Any]) -> list[str]:
+    tools = row.get("tools")
+    if tools is None or (isinstance(tools, list) and all(isinstance(tool, Mapping) for tool in tools)):
+        return []
+    return [f"field tools: a list of tool schemas (dicts) is expected, not {_kind(tools)}"]
 
 
 def _json_problems(path: str, value: Any) -> list[str]:

@@ -1,25 +1,35 @@
 """What a training engine is built from; every field says why it exists. Names are the published configuration keys."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
+#: torch's name of each dtype by the names that a configuration may use.
 _DTYPES = {
-    "fp32": torch.float32,
-    "float32": torch.float32,
-    "bf16": torch.bfloat16,
-    "bfloat16": torch.bfloat16,
-    "fp64": torch.float64,
-    "float64": torch.float64,
+    "fp32": "float32",
+    "float32": "float32",
+    "bf16": "bfloat16",
+    "bfloat16": "bfloat16",
+    "fp64": "float64",
+    "float64": "float64",
 }
+DTYPES = tuple(_DTYPES)
 
 
-def parse_dtype(name: str) -> torch.dtype:
-    """Return the dtype called `name`; ValueError lists the names (float16 is absent: it would need loss scaling)."""
+def _torch_name(name: str) -> str:
     if name not in _DTYPES:
         raise ValueError(f"Unknown dtype {name!r} for a training engine; use one of {', '.join(_DTYPES)}.")
     return _DTYPES[name]
+
+
+def parse_dtype(name: str) -> "torch.dtype":
+    """Return the dtype called `name`; ValueError lists the names (float16 is absent: it would need loss scaling)."""
+    import torch  # here, so that a configuration can be checked without it
+
+    dtype: torch.dtype = getattr(torch, _torch_name(name))
+    return dtype
 
 
 @dataclass(frozen=True)
@@ -29,7 +39,7 @@ class ModelConfig:
     path: str
     """A Hugging Face folder, or a name that transformers can resolve."""
     tokenizer_path: str | None = None
-    """Where the tokenizer of an export comes from; None: `path`."""
+    """Folder of the tokenizer (of an export, and of whoever else works with this model); null: `path`."""
     trust_remote_code: bool = False
     """Whether Python code inside the folder may run; off because it is code from somebody else."""
     enable_gradient_checkpointing: bool = True
@@ -71,8 +81,8 @@ class FsdpConfig:
     model_dtype: str = "fp32"
     """Dtype in which parameters are stored and updated; training below fp32 would round small updates away."""
     dtype: str | None = None
-    """Dtype of the forward and backward pass; None: bfloat16 on an accelerator, fp32 on a CPU; fp64 for fp64 "
-    "parameters."""
+    """Dtype of the forward and backward pass; null: bfloat16 on an accelerator, fp32 on a CPU, fp64 for fp64
+    parameters."""
     reshard_after_forward: bool = True
     """Free a layer's gathered parameters after its forward pass, to gather them again in the backward pass."""
 
@@ -101,23 +111,24 @@ class EngineConfig:
     def __post_init__(self) -> None:
         if not self.temperature > 0:
             raise ValueError(f"temperature is {self.temperature}; logits are divided by it, so it must be above 0.")
-        storage = parse_dtype(self.fsdp.model_dtype)
-        if self.optim is not None and storage.itemsize < 4:
+        if self.fsdp.dtype is not None:
+            _torch_name(self.fsdp.dtype)
+        if _torch_name(self.fsdp.model_dtype) == "bfloat16" and self.optim is not None:
             raise ValueError(
                 f"model_dtype={self.fsdp.model_dtype} with an optimiser would round small updates away (the spacing of "
                 "bfloat16 below 1 is 0.0039). Keep model_dtype=fp32 and set dtype=bfloat16 to compute in bfloat16."
             )
 
     @property
-    def storage_dtype(self) -> torch.dtype:
+    def storage_dtype(self) -> "torch.dtype":
         """Dtype in which parameters are stored."""
         return parse_dtype(self.fsdp.model_dtype)
 
     @property
-    def compute_dtype(self) -> torch.dtype:
+    def compute_dtype(self) -> "torch.dtype":
         """Dtype of the forward and backward pass."""
         if self.fsdp.dtype is not None:
             return parse_dtype(self.fsdp.dtype)
-        if self.storage_dtype == torch.float64:
-            return torch.float64
-        return torch.float32 if self.device == "cpu" else torch.bfloat16
+        if _torch_name(self.fsdp.model_dtype) == "float64":
+            return parse_dtype("float64")
+        return parse_dtype("float32" if self.device == "cpu" else "bfloat16")

@@ -18,9 +18,9 @@ from verl_engine import checkpoint, gradients
 from verl_engine.config import EngineConfig
 from verl_engine.errors import EngineError
 from verl_engine.export import export_model
-from verl_engine.interface import Denominators, Loss, Metrics, Output, Part
+from verl_engine.interface import Denominators, Loss, Output, Part
 from verl_engine.loading import decoder_layers, load_model
-from verl_engine.metrics import MetricSums
+from verl_engine.metrics import Metric, Metrics, merge_metrics
 from verl_engine.outputs import compute_outputs, model_inputs
 from verl_engine.precision import keep_precision
 from verl_engine.process_group import init_single_process, max_over_ranks
@@ -88,9 +88,10 @@ class FsdpEngine:
         """Take one optimiser step on this rank's share of a mini-batch.
 
         Besides the loss's metrics: `grad_norm` (before clipping), `lr` (the rate that the step used),
-        `grad_norm_nonfinite`, and on a GPU `perf/max_memory_allocated_gb` and `perf/max_memory_reserved_gb`. A gradient
-        that is not finite on any rank is dropped on all: parameters, moments and schedule stay as they are. A
-        mini-batch without trained tokens (`denominators.tokens` 0) computes nothing; both report `lr` 0.
+        `grad_norm_nonfinite` (1 for a step that was not taken), and on a GPU `perf/max_memory_allocated_gb` and
+        `perf/max_memory_reserved_gb`. A gradient that is not finite on any rank is dropped on all: parameters, moments
+        and schedule stay as they are. A mini-batch without trained tokens (`denominators.tokens` 0) computes nothing;
+        both report `lr` 0.
         """
         self._check(loss.outputs, "params", "optimizer")
         if self._optimizer is None:
@@ -99,7 +100,7 @@ class FsdpEngine:
             )
         if denominators.tokens == 0:
             return self._step_metrics(norm=0.0, rate=0.0)
-        sums = MetricSums()
+        parts: list[Metrics] = []
         self._model.train()
         with keep_precision(self.config.compute_dtype):
             for rows in self._rounds(batch):
@@ -111,10 +112,10 @@ class FsdpEngine:
                     first = next(iter(found.values()))
                     torch.autograd.backward(first, torch.zeros_like(first))
                     continue
-                value, terms = loss(found, part.to_torch(self._device), denominators)
+                value, metrics = loss(found, part.to_torch(self._device), denominators)
                 torch.autograd.backward(value)
-                sums.add(terms)
-        return sums.read() | self._step()
+                parts.append(metrics)
+        return merge_metrics(parts) | self._step()
 
     def weights(self) -> ShardedWeights:
         """The current weights, as DTensors under Hugging Face names."""
@@ -180,14 +181,15 @@ class FsdpEngine:
         return self._step_metrics(norm, rate)
 
     def _step_metrics(self, norm: float, rate: float) -> Metrics:
+        # Every rank knows the same norm and rate.
         metrics: Metrics = {
-            "grad_norm": (norm, 1.0),
-            "grad_norm_nonfinite": (float(not math.isfinite(norm)), 1.0),
-            "lr": (rate, 1.0),
+            "grad_norm": Metric.mean(norm),
+            "grad_norm_nonfinite": Metric(float(not math.isfinite(norm)), "max", over_steps="sum"),
+            "lr": Metric(rate, "last"),
         }
         if self._device.type == "cuda":
-            metrics["perf/max_memory_allocated_gb"] = (torch.cuda.max_memory_allocated() / _GIBIBYTE, 1.0)
-            metrics["perf/max_memory_reserved_gb"] = (torch.cuda.max_memory_reserved() / _GIBIBYTE, 1.0)
+            metrics["perf/max_memory_allocated_gb"] = Metric(torch.cuda.max_memory_allocated() / _GIBIBYTE, "max")
+            metrics["perf/max_memory_reserved_gb"] = Metric(torch.cuda.max_memory_reserved() / _GIBIBYTE, "max")
         return metrics
 
     def _state(self) -> dict[str, torch.Tensor]:

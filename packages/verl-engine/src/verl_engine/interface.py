@@ -8,15 +8,10 @@ import numpy as np
 import torch
 from verl_data import PackedBatch
 
+from verl_engine.metrics import Metrics
+
 Output = Literal["logprobs", "entropy", "values"]
 Part = Literal["params", "grads", "optimizer"]
-
-#: One rank's contribution to a metric: ``(sum, count)`` is a mean over everything that is added up, ``(sum, None)`` a
-#: total.
-MetricTerm = tuple[torch.Tensor | float, torch.Tensor | float | None]
-#: The same after the engine has added up its micro-batches; terms of several ranks or mini-batches add up in the same
-#: way.
-Metrics = dict[str, tuple[float, float | None]]
 
 
 class Denominators(NamedTuple):
@@ -36,8 +31,8 @@ class Loss(Protocol):
         outputs: Mapping[str, torch.Tensor],
         columns: Mapping[str, torch.Tensor],
         denominators: Denominators,
-    ) -> tuple[torch.Tensor, dict[str, MetricTerm]]:
-        """Return this micro-batch's share of the loss (a sum already divided by `denominators`) and its metric terms.
+    ) -> tuple[torch.Tensor, Metrics]:
+        """Return this micro-batch's share of the loss (a sum already divided by `denominators`) and its metrics.
 
         `outputs` holds what the model computed, each (T,), with gradient; `columns` the batch's numeric token columns
         (T,), its sequence columns (N,) and `cu_seqlens` (N+1,).
@@ -86,7 +81,10 @@ class TrainEngine(Protocol):
         ...
 
     def train_batch(self, batch: PackedBatch, loss: Loss, denominators: Denominators) -> Metrics:
-        """Take one optimiser step on this rank's share of a mini-batch."""
+        """Take one optimiser step on this rank's share of a mini-batch; the metrics are those of this rank's part.
+
+        `merge_metrics` puts the ranks together.
+        """
         ...
 
     def weights(self) -> WeightSource:

@@ -4,6 +4,9 @@ from dataclasses import dataclass, field
 
 from verl_rollout.interface import Sampling
 
+#: The names of the types that weights may have; torch's own.
+DTYPES = ("bfloat16", "float16", "float32", "float64")
+
 
 @dataclass
 class ValConfig:

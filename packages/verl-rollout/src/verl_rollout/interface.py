@@ -3,12 +3,14 @@
 import math
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import numpy as np
-import torch
 
 from verl_rollout.errors import RolloutError
+
+if TYPE_CHECKING:
+    import torch
 
 FinishReason = Literal["stop", "length"]
 
@@ -96,18 +98,18 @@ class WeightMetadata(NamedTuple):
     """One weight as Hugging Face names it."""
 
     name: str
-    dtype: torch.dtype
+    dtype: "torch.dtype"
     shape: tuple[int, ...]
 
 
 class WeightSource(Protocol):
     """A trainer's current weights, as a rollout engine needs them; can be iterated any number of times."""
 
-    def metadata(self) -> Sequence[tuple[str, torch.dtype, tuple[int, ...]]]:
+    def metadata(self) -> "Sequence[tuple[str, torch.dtype, tuple[int, ...]]]":
         """``(name, dtype, global shape)`` of every weight, under Hugging Face names; tied weights appear once."""
         ...
 
-    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def __iter__(self) -> "Iterator[tuple[str, torch.Tensor]]":
         """Yield ``(name, tensor or DTensor)`` of every weight; all ranks of a sharded source iterate together."""
         ...
 
@@ -116,7 +118,7 @@ class SentWeight(NamedTuple):
     """One whole weight on its way, already in the rollout's dtype."""
 
     name: str
-    tensor: torch.Tensor
+    tensor: "torch.Tensor"
     checksum: int
     """`verl_rollout.checksum.weight_checksum` of `tensor`, computed by the sender."""
 
@@ -133,7 +135,7 @@ class WeightStream(Protocol):
         """Every weight on offer, so that a receiver can check names and shapes before it takes any."""
         ...
 
-    def tensors(self, dtypes: Mapping[str, torch.dtype]) -> Iterator[SentWeight]:
+    def tensors(self, dtypes: "Mapping[str, torch.dtype]") -> Iterator[SentWeight]:
         """Yield every weight once, cast to the receiver's dtype before it travels."""
         ...
 

@@ -6,14 +6,8 @@ from typing import Any
 
 import torch
 
+from verl_rollout.config import DTYPES
 from verl_rollout.errors import ModelNotFoundError, RolloutError
-
-_DTYPES = {
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float32": torch.float32,
-    "float64": torch.float64,
-}
 
 
 def load_model(
@@ -90,11 +84,12 @@ def parse_dtype(name: str | None, device: torch.device) -> torch.dtype:
     """Return the dtype called `name`; None takes bfloat16 on an accelerator and float32 on a CPU."""
     if name is None:
         return torch.float32 if device.type == "cpu" else torch.bfloat16
-    if name not in _DTYPES:
+    if name not in DTYPES:
         raise RolloutError(
-            f"There is no rollout dtype {name!r}; choose one of {', '.join(_DTYPES)}, or none for the default."
+            f"There is no rollout dtype {name!r}; choose one of {', '.join(DTYPES)}, or none for the default."
         )
-    return _DTYPES[name]
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
 
 
 def parse_device(name: str) -> torch.device:

@@ -3,11 +3,14 @@
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import cast
+from typing import Any, cast
 
+from verl_algos.rewards.source import defined_at, raised_at, said
 from verl_algos.rewards.types import RewardFunction, RewardLoadError
 
 _PACKAGE_PREFIX = "pkg://"
@@ -42,6 +45,29 @@ def load_custom(path: str | Path, name: str = "compute_score") -> RewardFunction
     return cast(RewardFunction, function)
 
 
+def check_signature(function: RewardFunction, kwargs: Mapping[str, Any] | None = None) -> None:
+    """Raise RewardLoadError if `function` cannot be called as `score_all` calls it; nothing is called.
+
+    A function that tells no signature (a built-in one) is accepted.
+    """
+    row = {"data_source": "", "solution_str": "", "ground_truth": "", "extra_info": None}
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(**row, **(kwargs or {}))
+    except TypeError as error:
+        name = getattr(function, "__name__", type(function).__name__)
+        place = f" ({at})" if (at := defined_at(function)) else ""
+        options = "".join(f", {option}=..." for option in kwargs or {})
+        raise RewardLoadError(
+            f"The reward function {name}{place} takes {signature}, but it is called as {name}(data_source=..., "
+            f"solution_str=..., ground_truth=..., extra_info=...{options}): {error}. Give it these parameters (or "
+            "**kwargs for those that it does not need)" + (", or correct reward_kwargs." if options else ".")
+        ) from error
+
+
 def _import_module(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
@@ -49,7 +75,7 @@ def _import_module(name: str) -> ModuleType:
         raise
     except BaseException as error:  # a user's module may raise anything, and call sys.exit
         raise RewardLoadError(
-            f"The reward module {name} could not be imported: {type(error).__name__}: {error}. "
+            f"The reward module {name} could not be imported: {type(error).__name__}: {said(error)}{_at(error)}. "
             "Install it in this environment, correct the name after pkg://, or repair the module."
         ) from error
 
@@ -76,6 +102,11 @@ def _execute_file(path: Path) -> ModuleType:
     except BaseException as error:  # a user's file may raise anything, and call sys.exit
         del sys.modules[module_name]
         raise RewardLoadError(
-            f"The reward file {path} raised {type(error).__name__} while it was loaded: {error}. Repair the file."
+            f"The reward file {path} raised {type(error).__name__} while it was loaded: {said(error)}{_at(error)}. "
+            "Repair the file."
         ) from error
     return module
+
+
+def _at(error: BaseException) -> str:
+    return f", at {at}" if (at := raised_at(error)) else ""

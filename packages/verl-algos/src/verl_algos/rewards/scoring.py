@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from verl_algos.rewards import event_loop
 from verl_algos.rewards.results import describe, is_finite, plain, unwrap
+from verl_algos.rewards.source import defined_at, raised_at, said
 from verl_algos.rewards.types import RewardError, RewardFunction, RewardRow, Score
 
 
@@ -126,13 +127,14 @@ def _finite(function: RewardFunction, index: int, row: RewardRow, value: object)
 
 def _describe(function: RewardFunction, index: int, row: RewardRow) -> str:
     name = getattr(function, "__name__", type(function).__name__)
-    return f"The reward function {name} failed on row {index} (data_source {row.data_source!r}): it"
+    place = f" ({at})" if (at := defined_at(function)) else ""
+    return f"The reward function {name}{place} failed on row {index} (data_source {row.data_source!r}): it"
 
 
 def _raised(function: RewardFunction, index: int, row: RewardRow, error: BaseException) -> RewardError:
-    text = " ".join(str(error).split())[:500]
+    where = f", at {at}" if (at := raised_at(error)) else ""
     return RewardError(
-        f"{_describe(function, index, row)} raised {type(error).__name__}: {text or 'no message'}. "
+        f"{_describe(function, index, row)} raised {type(error).__name__}: {said(error)}{where}. "
         "Repair the function or the row; nothing was scored.",
         index,
         row.data_source,

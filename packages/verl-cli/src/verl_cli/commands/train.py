@@ -45,9 +45,14 @@ def run_training(
         for notice in resolved.notices:
             typer.echo(notice, err=True)
         from verl_cli.build import build
+        from verl_cli.resume import NothingLeft
         from verl_cli.trainer import fit
 
-        parts = build(resolved.config)
+        try:
+            parts = build(resolved.config)
+        except NothingLeft as done:
+            typer.echo(str(done))
+            return
         for notice in parts.notices:
             typer.echo(notice, err=True)
         summary = fit(parts)

@@ -1,7 +1,8 @@
 """The configuration of a run: its keys, how a command line becomes one, and every reason why it cannot."""
 
-from verl_cli.config.dump import dump
+from verl_cli.config.dump import dump, dump_commented
 from verl_cli.config.errors import ConfigError
+from verl_cli.config.explain import Explanation, explain, key_table
 from verl_cli.config.keys import LiveKey, flat_keys
 from verl_cli.config.resolve import PRESETS, Resolved, resolve
 from verl_cli.config.schema import (
@@ -27,6 +28,7 @@ __all__ = [
     "ConfigError",
     "CriticConfig",
     "CustomRewardConfig",
+    "Explanation",
     "KlCtrlConfig",
     "LiveKey",
     "PolicyLossConfig",
@@ -36,7 +38,10 @@ __all__ = [
     "RunConfig",
     "TrainerConfig",
     "dump",
+    "dump_commented",
+    "explain",
     "flat_keys",
+    "key_table",
     "resolve",
     "text_override",
 ]

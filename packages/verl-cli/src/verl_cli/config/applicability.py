@@ -86,15 +86,6 @@ def _schedule(section: str) -> list[Rule]:
             lambda kind: kind != "cosine",
             Reason("Only a cosine schedule has cycles.", f"Set {section}.lr_scheduler_type=cosine."),
         ),
-        Rule(
-            f"{section}.total_training_steps",
-            (),
-            lambda: True,
-            Reason(
-                "The trainer counts its own optimiser steps.",
-                "Set trainer.total_training_steps for the length of the run.",
-            ),
-        ),
     ]
 
 

@@ -19,6 +19,9 @@ _DERIVED = {
     "data.seed": "${trainer.seed}",
 }
 
+#: Fields of lower packages that the trainer fills in; they are no keys.
+_FILLED_IN = frozenset({"actor_rollout_ref.actor.optim.total_training_steps", "critic.optim.total_training_steps"})
+
 
 @dataclass(frozen=True)
 class LiveKey:
@@ -87,7 +90,7 @@ def _walk(config: Any, prefix: str) -> Iterator[LiveKey]:
         name, value = prefix + item.name, getattr(config, item.name)
         if is_dataclass(value):
             yield from _walk(value, f"{name}.")
-        else:
+        elif name not in _FILLED_IN:
             derived = item.metadata.get("derived", _DERIVED.get(name))
             yield LiveKey(name, hints[item.name], value, derived, docs.get(item.name, ""))
 

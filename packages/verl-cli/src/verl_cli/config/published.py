@@ -1,6 +1,5 @@
 """The published keys that this version does not implement, the renamed ones, and values it does not have."""
 
-import difflib
 import json
 from collections.abc import Mapping
 from functools import cache
@@ -8,7 +7,7 @@ from importlib.resources import files
 from typing import Any
 
 from verl_cli.config.keys import live_keys
-from verl_cli.config.reasons import MEGATRON_OPTIM, OPTIM_SECTIONS, REASONS, Reason
+from verl_cli.config.reasons import FIXED_CLASSES, MEGATRON_OPTIM, OPTIM_SECTIONS, REASONS, Reason
 
 _ROLLOUT = "actor_rollout_ref.rollout"
 
@@ -22,7 +21,9 @@ RENAMED = {
     f"{_ROLLOUT}.log_prob_micro_batch_size": f"{_ROLLOUT}.log_prob_micro_batch_size_per_gpu",
     f"{_ROLLOUT}.micro_batch_size": f"{_ROLLOUT}.max_num_seqs",
     f"{_ROLLOUT}.micro_batch_size_per_gpu": f"{_ROLLOUT}.max_num_seqs",
+    f"{_ROLLOUT}.multi_turn.max_turns": f"{_ROLLOUT}.multi_turn.max_assistant_turns",
     f"{_ROLLOUT}.tensor_parallel_size": f"{_ROLLOUT}.tensor_model_parallel_size",
+    f"{_ROLLOUT}.update_weights_bucket_megabytes": f"{_ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes",
     "critic.grad_clip": "critic.optim.clip_grad",
     "critic.model.fsdp_config": "critic.fsdp",
     "critic.optim.grad_clip": "critic.optim.clip_grad",
@@ -30,19 +31,24 @@ RENAMED = {
     "critic.ppo_micro_batch_size": "critic.ppo_micro_batch_size_per_gpu",
     "custom_reward_function": "reward.custom_reward_function",
     "data.tokenizer": "actor_rollout_ref.model.tokenizer_path",
+    "ray_init": "ray_kwargs.ray_init",
     "reward.reward_kwargs": "reward.custom_reward_function.reward_kwargs",
     "reward_model.enable": "reward.reward_model.enable",
-    "reward_model.reward_kwargs": "reward.custom_reward_function.reward_kwargs",
+    "reward_model.reward_kwargs": "reward.reward_kwargs",
     "reward_model.reward_manager": "reward.reward_manager.name",
     "trainer.max_critic_ckpt_to_keep": "trainer.max_actor_ckpt_to_keep",
 }
 
+#: Published values of live keys under another name.
+RENAMED_VALUES: Mapping[str, Mapping[str, str]] = {"trainer.resume_mode": {"resume_path": "path"}}
+
 #: Published values of live keys that this version does not have.
 _LOGGERS = {
     name: Reason(
-        "This version has no such logger.", "Use console; every metric is in metrics.jsonl of the run directory."
+        "This version has no such logger.",
+        "Use wandb, tensorboard, mlflow or swanlab; every metric is in metrics.jsonl of the run directory too.",
     )
-    for name in ("wandb", "tensorboard", "mlflow", "swanlab", "clearml", "trackio", "vemlp_wandb", "file")
+    for name in ("clearml", "rl_insight", "trackio", "vemlp_wandb")
 }
 _SERVERS = {
     name: Reason(
@@ -56,12 +62,28 @@ UNAVAILABLE_VALUES: Mapping[str, Mapping[str, Reason]] = {
     "trainer.logger": _LOGGERS,
 }
 
+#: Keys of older tutorials that the published tree no longer has, or never had without Hydra's "+".
+_RETIRED = (
+    "actor_rollout_ref.rollout.agent.agent_loop_manager_class",
+    "actor_rollout_ref.rollout.multi_turn.interaction_config_path",
+    "algorithm.gdpo_reward_keys",
+    "algorithm.gdpo_reward_weights",
+    "data.cache_dir",
+    "data.datagen",
+    "data.sampler",
+    "reward.reward_kwargs.max_resp_len",
+    "reward.reward_kwargs.overlong_buffer_cfg",
+    "trainer.remove_previous_ckpt_in_save",
+    "trainer.use_legacy_worker_impl",
+)
+
 #: Sections whose keys are known by the section alone.
 _OPEN_SECTIONS = (
     "actor_rollout_ref.actor.megatron",
     "actor_rollout_ref.ref.megatron",
     "critic.megatron",
     "hydra",
+    *_RETIRED,
     *(f"{section}.{name}" for section in OPTIM_SECTIONS for name in MEGATRON_OPTIM),
 )
 
@@ -76,35 +98,33 @@ def published() -> Mapping[str, Any]:
 def renamed(key: str) -> str:
     """Return the present name of a key."""
     for prefix in prefixes(key):
+        if prefix in REASONS:
+            return key  # One key of a renamed section that has no successor.
         if prefix in RENAMED:
-            return RENAMED[prefix] + key[len(prefix) :]
+            return renamed(RENAMED[prefix] + key[len(prefix) :])
     return key
+
+
+def splits(key: str) -> bool:
+    """Whether a mapping under this key must be taken apart: not all of its keys have the same state."""
+    names = (f"{key}.", f"{RENAMED.get(key, key)}.")
+    return renamed(key) != key and any(name.startswith(names) for name in REASONS)
 
 
 def reason(key: str) -> Reason | None:
     """Return why a published key has no effect; None for a key that is not published, or that is live."""
     if key in live_keys() or not _is_published(key):
         return None
+    if _names_a_class(key):
+        return FIXED_CLASSES
     return next(REASONS[prefix] for prefix in prefixes(key) if prefix in REASONS)
 
 
-def nearest(key: str) -> str:
-    """Return the known key most like `key`: one that ends in it, or is like it in its whole name and its last part."""
-    whole = difflib.SequenceMatcher(b=key, autojunk=False)
-    last = difflib.SequenceMatcher(b=key.rsplit(".", 1)[-1], autojunk=False)
-    best, likeness = "", (False, 0.0, False)
-    for candidate in dict.fromkeys([*live_keys(), *published(), *RENAMED]):
-        whole.set_seq1(candidate)
-        last.set_seq1(candidate.rsplit(".", 1)[-1])
-        ends_in_it, live = candidate.endswith(f".{key}"), candidate in live_keys()
-        if (ends_in_it, whole.real_quick_ratio() + last.real_quick_ratio(), live) <= likeness:
-            continue  # Not even an upper bound is better, and the bound is cheap.
-        if (ends_in_it, whole.quick_ratio() + last.quick_ratio(), live) <= likeness:
-            continue
-        exact = (ends_in_it, whole.ratio() + last.ratio(), live)
-        if exact > likeness:
-            best, likeness = candidate, exact
-    return best
+def is_published_default(key: str, value: Any) -> bool:
+    """Whether the published tree gives this value to the key."""
+    if _names_a_class(key):
+        return isinstance(value, str) and value.startswith("verl.")
+    return key in published() and value == published()[key]
 
 
 def prefixes(key: str) -> list[str]:
@@ -113,10 +133,17 @@ def prefixes(key: str) -> list[str]:
     return [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
 
 
+def _names_a_class(key: str) -> bool:
+    """Whether the key is the published tree's way to name the class that reads a section."""
+    section, _, last = key.rpartition(".")
+    return last == "_target_" and any(name.startswith(f"{section}.") for name in published())
+
+
 def _is_published(key: str) -> bool:
     names = prefixes(key)
     return (
         key in published()
+        or _names_a_class(key)
         or any(published().get(name) == {} for name in names)
         or any(name in _OPEN_SECTIONS for name in names)
     )

@@ -31,6 +31,9 @@ MEGATRON_OPTIM = (
     "weight_decay_incr_style",
 )
 
+#: For the `_target_` of every section.
+FIXED_CLASSES = Reason("Every section is read by one fixed class of this program.", _DROP)
+
 _PACKED = Reason("Batches are always packed; padding does not exist in this system.", _DROP)
 _FOLLOWS_N = Reason("It follows actor_rollout_ref.rollout.n.", "Set actor_rollout_ref.rollout.n.")
 _ONE_DEVICE = Reason("This version runs a model on one device.", "Leave it out; the run uses one device.")
@@ -56,6 +59,13 @@ _NO_MEGATRON = Reason("This version trains with FSDP2 only.", "Leave it out.")
 _NO_OFFLOAD = Reason(
     "This version keeps every model where it computes.", "Lower the micro-batch size when memory runs out."
 )
+_NO_GDPO = Reason(
+    "This version has no advantage estimator gdpo.", "Combine the rewards in a reward function and use grpo."
+)
+_NO_OVERLONG = Reason(
+    "This version has no penalty for overlong responses.",
+    "Subtract it in a reward function of your own (reward.custom_reward_function.path).",
+)
 _CHUNKED = Reason(
     "The engine bounds the memory of log-probs and entropy by its micro-batches.", "Lower the micro-batch size."
 )
@@ -63,6 +73,8 @@ _CHUNKED = Reason(
 REASONS: dict[str, Reason] = {
     "actor_rollout_ref.hybrid_engine": Reason("Actor and rollout always share the run's devices.", _DROP),
     "actor_rollout_ref.nccl_timeout": Reason("This version runs one rank, so nothing is waited for.", _DROP),
+    "algorithm.gdpo_reward_keys": _NO_GDPO,
+    "algorithm.gdpo_reward_weights": _NO_GDPO,
     "algorithm.filter_groups": Reason("This version trains on every group.", _DROP),
     "algorithm.pf_ppo": Reason("This version does not resample rollouts by reward.", _DROP),
     "algorithm.rollout_correction": Reason(
@@ -77,8 +89,13 @@ REASONS: dict[str, Reason] = {
     "critic.forward_micro_batch_size": _CRITIC_PLAN,
     "critic.forward_micro_batch_size_per_gpu": _CRITIC_PLAN,
     "data.audio_key": _TEXT_ONLY,
+    "data.cache_dir": Reason("Files are read where they lie, without a cache.", _DROP),
     "data.custom_cls": Reason(
         "Prompts are read by verl-data.", "Write the rows that you want with verl_data's processors."
+    ),
+    "data.datagen": Reason(
+        "This version trains on the rows of its files alone.",
+        "Generate the rows beforehand with verl_data's processors.",
     ),
     "data.dataloader_num_workers": Reason(
         "Prompts are tokenised in the trainer's process, while it waits for nothing.", _DROP
@@ -95,6 +112,10 @@ REASONS: dict[str, Reason] = {
     "data.return_multi_modal_inputs": _TEXT_ONLY,
     "data.return_raw_chat": Reason("The prompt's messages are always at hand.", _DROP),
     "data.return_raw_input_ids": Reason("The prompt's token ids are always at hand.", _DROP),
+    "data.sampler": Reason(
+        "Rows come in a seeded random order, or in the order of the file.",
+        "Order the rows in the file and set data.shuffle=false.",
+    ),
     "data.tool_config_path": _NO_TOOLS,
     "data.trust_remote_code": Reason(
         "The tokenizer is the model's.",
@@ -115,6 +136,8 @@ REASONS: dict[str, Reason] = {
     "model_engine": Reason("This version trains with FSDP2 only.", "Leave it out."),
     "ray_kwargs": Reason("This version runs in one process, without Ray.", _DROP),
     "reward.num_workers": Reason("Rewards are computed in the trainer's process.", _DROP),
+    "reward.reward_kwargs.max_resp_len": _NO_OVERLONG,
+    "reward.reward_kwargs.overlong_buffer_cfg": _NO_OVERLONG,
     "reward.reward_manager": Reason(
         "There is one way to score: a function per response.",
         "Set reward.custom_reward_function.path for a function of your own.",
@@ -130,9 +153,13 @@ REASONS: dict[str, Reason] = {
     "trainer.del_local_ckpt_after_load": Reason("A checkpoint is never deleted by reading it.", "Delete it yourself."),
     "trainer.esi_redundant_time": Reason("This version knows no instance expiry.", "Set trainer.save_freq."),
     "trainer.ray_wait_register_center_timeout": Reason("This version runs in one process, without Ray.", _DROP),
+    "trainer.remove_previous_ckpt_in_save": Reason(
+        "Checkpoints are rotated by their number.", "Set trainer.max_actor_ckpt_to_keep=1 to keep the newest alone."
+    ),
     "trainer.rollout_data_dir": Reason(
         "Training responses are not stored.", "Set trainer.log_val_generations to see validation responses."
     ),
+    "trainer.use_legacy_worker_impl": Reason("There is one implementation of the workers.", _DROP),
     "trainer.use_v1": Reason("There is one trainer.", _DROP),
     "trainer.v1": Reason("This version trains in step with generation.", _DROP),
     "trainer.validation_data_dir": Reason(
@@ -214,6 +241,10 @@ for _section in OPTIM_SECTIONS:
         f"{_section}.optimizer_impl": Reason("The optimiser is PyTorch's AdamW.", _DROP),
         f"{_section}.override_optimizer_config": Reason(
             "The optimiser is PyTorch's AdamW with lr, betas and weight_decay.", _DROP
+        ),
+        f"{_section}.total_training_steps": Reason(
+            "The trainer counts its own optimiser steps.",
+            "Set trainer.total_training_steps for the length of the run.",
         ),
         f"{_section}.zero_indexed_step": Reason(
             "The first optimiser step always has the first learning rate of the schedule.", _DROP

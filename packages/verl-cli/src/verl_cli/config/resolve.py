@@ -1,5 +1,6 @@
 """From a command line to a configuration that means what it says."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -22,6 +23,7 @@ from verl_cli.config.sources import Setting, load_file, parse_overrides
 from verl_cli.config.values import coerce
 
 PRESETS = ("ppo", "grpo")
+_ALLOW_UNUSED = "With --allow-unused, keys that have no effect are only reported and the run starts."
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class Resolved:
     """One line each: renamed keys, and keys without effect."""
     user_keys: frozenset[str]
     """The live keys, by their present names, that the user set in a file or on the command line."""
+    origins: Mapping[str, str]
+    """Where the value of each live key comes from: the command line, a file, a preset, another key, or the default."""
 
 
 def resolve(
@@ -50,13 +54,13 @@ def resolve(
         ConfigError: with everything that is wrong.
     """
     found: list[str] = []
-    base, user = _read(overrides, preset, config_file, found)
+    base, user, unread = _read(overrides, preset, config_file, found)
     base, user = _interpolate(base, user, found)
     sorted_keys = classify(user)
     found += sorted_keys.problems
     unused = dict(sorted_keys.unused)
 
-    doubtful: set[str] = set()
+    doubtful = {renamed(key) for key in unread}
     chosen = _typed(classify(base).live, found, doubtful) | _typed(sorted_keys.live, found, doubtful)
     values = _settle(chosen, sorted_keys.live, frozenset(doubtful), unused)
     config = _build(values, chosen, found, doubtful)
@@ -66,7 +70,7 @@ def resolve(
     }
     checks = [*problems(values, user_keys, faultless), *(engine_problems(config, faultless) if config else ())]
     found += [problem.text for problem in checks if doubtful.isdisjoint(problem.reads)]
-    notices = sorted_keys.notices
+    notices = list(sorted_keys.renames.values())
     if values["algorithm.use_kl_in_reward"] and values["actor_rollout_ref.actor.use_kl_loss"]:
         notices.append("The KL term is both in the reward and in the loss, as asked for.")
     if allow_unused:
@@ -74,8 +78,20 @@ def resolve(
     else:
         found += unused.values()
     if found or config is None:
-        raise ConfigError(*found)
-    return Resolved(config, notices, user_keys)
+        raise ConfigError(*found, advice="" if allow_unused or not unused else _ALLOW_UNUSED)
+    origins = dict.fromkeys(chosen, f"preset {preset}") | {
+        name: setting.source for name, setting in sorted_keys.live.items() if name in chosen
+    }
+    return Resolved(config, notices, user_keys, {name: origins.get(name, _unset(name)) for name in live_keys()})
+
+
+def _unset(name: str) -> str:
+    """Where the value of a key that nobody set comes from."""
+    derived = live_keys()[name].derived
+    if derived is None:
+        return "default"
+    keys = re.findall(r"\$\{([\w.]+)\}", derived)
+    return f"follows {', '.join(keys)}" if keys else f"rule: {derived}"
 
 
 @cache
@@ -89,7 +105,8 @@ def preset_settings(name: str) -> tuple[Setting, ...]:
 
 def _read(
     overrides: Sequence[str], preset: str, config_file: Path | None, found: list[str]
-) -> tuple[list[Setting], list[Setting]]:
+) -> tuple[list[Setting], list[Setting], Iterable[str]]:
+    """Read the preset, what the user wrote, and the keys of arguments that cannot be read."""
     base: list[Setting] = []
     user: list[Setting] = []
     try:
@@ -101,9 +118,9 @@ def _read(
             user += load_file(config_file)
         except ConfigError as error:
             found += error.problems
-    settings, bad = parse_overrides(overrides)
-    found += bad
-    return base, user + settings
+    settings, unread = parse_overrides(overrides)
+    found += unread.values()
+    return base, user + settings, unread
 
 
 def _interpolate(base: list[Setting], user: list[Setting], found: list[str]) -> tuple[list[Setting], list[Setting]]:

@@ -8,7 +8,7 @@ configuration holds.
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from verl_algos.aggregation import Mode as LossAggregation
+from verl_algos.names import Estimator, Mode, Penalty, PolicyLoss
 from verl_data.config import DataConfig
 from verl_engine.config import FsdpConfig, ModelConfig, OptimConfig
 from verl_rollout.config import RolloutConfig
@@ -26,7 +26,7 @@ def derived(expression: str) -> Any:
 class PolicyLossConfig:
     """Which policy loss the actor is trained with."""
 
-    loss_mode: Literal["vanilla"] = "vanilla"
+    loss_mode: PolicyLoss = "vanilla"
     """Name of the policy loss: vanilla is PPO's clipped ratio with dual clip."""
 
 
@@ -51,17 +51,18 @@ class ActorConfig:
     clip_ratio_c: float = 3.0
     """Bound of the loss for tokens with negative advantage (dual clip); above 1."""
     policy_loss: PolicyLossConfig = field(default_factory=PolicyLossConfig)
-    loss_agg_mode: LossAggregation = "token-mean"
+    loss_agg_mode: Mode = "token-mean"
     """How token losses become one number: decides whether long responses weigh more than short ones."""
     loss_scale_factor: float | None = None
-    """Tokens by which seq-mean-token-sum-norm divides each sequence's sum (Dr. GRPO: the response length limit)."""
+    """Tokens by which seq-mean-token-sum-norm divides each sequence's sum (Dr. GRPO: the response length limit); null
+    for the other modes."""
     entropy_coeff: float = 0.0
     """Weight of the entropy bonus; raise it a little when responses become all alike."""
     use_kl_loss: bool = False
     """Add the divergence from the reference model to the loss, as GRPO does, instead of to the reward."""
     kl_loss_coef: float = 0.001
     """Weight of that divergence; raise it when the policy drifts away from the reference."""
-    kl_loss_type: str = "low_var_kl"
+    kl_loss_type: Penalty = "low_var_kl"
     """Estimator of that divergence; low_var_kl is never negative and varies least."""
     ppo_epochs: int = 1
     """Passes over each step's rollouts; more reuse them at the price of stale data."""
@@ -113,7 +114,7 @@ class CriticConfig:
     """Passes of the critic over each step's rollouts."""
     cliprange_value: float = 0.5
     """How far a value may move from the old one before its gradient stops."""
-    loss_agg_mode: LossAggregation = derived("${actor_rollout_ref.actor.loss_agg_mode}")  # noqa: RUF009 (makes a field)
+    loss_agg_mode: Mode = derived("${actor_rollout_ref.actor.loss_agg_mode}")  # noqa: RUF009 (makes a field)
     """How the critic's token losses become one number."""
     loss_scale_factor: float | None = derived("the actor's, under seq-mean-token-sum-norm")
     """Tokens by which seq-mean-token-sum-norm divides each sequence's sum of value losses."""
@@ -139,7 +140,7 @@ class KlCtrlConfig:
 class AlgorithmConfig:
     """How rewards become advantages."""
 
-    adv_estimator: Literal["gae", "grpo"] = "gae"
+    adv_estimator: Estimator = "gae"
     """gae trains a critic; grpo compares the n responses of a prompt and needs none."""
     gamma: float = 1.0
     """Discount per token of GAE; below 1 rewards early tokens less for a reward at the end."""
@@ -149,7 +150,7 @@ class AlgorithmConfig:
     """Divide a group's advantages by their standard deviation; false is Dr. GRPO."""
     use_kl_in_reward: bool = derived("true with gae, unless the KL is in the loss")
     """Subtract the divergence from the reference model from the token rewards."""
-    kl_penalty: str = "kl"
+    kl_penalty: Penalty = "kl"
     """Estimator of the divergence in the reward; kl is unbiased."""
     kl_ctrl: KlCtrlConfig = field(default_factory=KlCtrlConfig)
 
@@ -180,7 +181,7 @@ class TrainerConfig:
     total_epochs: int = 30
     """Passes over the training rows."""
     total_training_steps: int | None = None
-    """Steps of the run, whatever number of epochs that is."""
+    """Steps of the run, whatever number of epochs that is; null: as many as total_epochs take."""
     project_name: str = "verl_examples"
     """Groups runs in loggers and in the default run directory."""
     experiment_name: str = "gsm8k"
@@ -214,7 +215,7 @@ class TrainerConfig:
     """auto goes on from the newest checkpoint of the run directory (or of default_hdfs_dir), if there is one; disable
     starts anew and refuses a directory that holds a run; path goes on from resume_from_path."""
     resume_from_path: str | None = None
-    """The checkpoint folder global_step_N, or its URL, that resume_mode=path goes on from."""
+    """The checkpoint folder global_step_N, or its URL, that resume_mode=path goes on from; null for the other modes."""
     device: Literal["cpu", "cuda"] | None = None
     """Null takes a GPU where there is one; cpu leaves it alone."""
     seed: int = 1

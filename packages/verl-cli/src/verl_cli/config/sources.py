@@ -30,14 +30,18 @@ class Setting:
     """The command line, or the file."""
 
 
-def parse_overrides(overrides: Sequence[str]) -> tuple[list[Setting], list[str]]:
-    """Parse ``key=value`` arguments; return the settings and a paragraph for each argument that is none."""
-    settings, problems = [], []
+def parse_overrides(overrides: Sequence[str]) -> tuple[list[Setting], dict[str, str]]:
+    """Parse ``key=value`` arguments.
+
+    Returns:
+        The settings, and a paragraph for each argument that is none, by its key.
+    """
+    settings, problems = [], {}
     for text in overrides:
         try:
-            settings.append(_parse_override(text))
+            settings.append(parse_override(text))
         except ConfigError as error:
-            problems += error.problems
+            problems[text.partition("=")[0].lstrip("+~")] = str(error)
     return settings, problems
 
 
@@ -50,7 +54,8 @@ def text_override(key: str, value: object) -> str:
     return f"{key}='{quoted}'"
 
 
-def _parse_override(text: str) -> Setting:
+def parse_override(text: str) -> Setting:
+    """Parse one ``key=value`` argument; ConfigError says how to write it."""
     key, equals, value = text.partition("=")
     if text.startswith("~"):
         raise ConfigError(
@@ -66,6 +71,8 @@ def _parse_override(text: str) -> Setting:
         raise ConfigError(f"{text} is not an override. Write key=value, such as data.train_batch_size=256.")
     try:
         override: Override = _parser().parse_override(text)
+    except RecursionError as error:
+        raise ConfigError(f"The value of {key} is nested too deeply to be read. Give it in a file instead.") from error
     except HydraException as error:
         raise ConfigError(
             f"The value of {text} cannot be read ({str(error).splitlines()[0]}). Quote it twice, for Hydra and for the "
@@ -94,6 +101,11 @@ def load_file(path: Path) -> list[Setting]:
     try:
         with initialize_config_dir(version_base="1.3", config_dir=str(path.parent.resolve())):
             tree = OmegaConf.to_container(compose(path.name), resolve=False)
+    except RecursionError as error:
+        raise ConfigError(
+            f"The configuration file {path} cannot be read: it contains itself (an anchor &name with *name inside), or "
+            "is nested a thousand levels deep. Write the values out."
+        ) from error
     except (HydraException, OmegaConfBaseException, yaml.YAMLError, UnicodeDecodeError) as error:
         detail = re.sub(r"\s+", " ", str(error)).strip()
         raise ConfigError(

@@ -53,6 +53,22 @@ def describe(key: LiveKey) -> str:
     return f"{words}, or null for {key.derived}"
 
 
+def type_name(annotation: Any) -> str:
+    """Name a type in one word, such as int|null or left|right."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin in (Union, UnionType):
+        return "|".join(type_name(part) for part in args)
+    if origin is Literal:
+        return "|".join(show(value) for value in args)
+    if origin is tuple:
+        return f"[{','.join(type_name(part) for part in args)}]"
+    if origin is list:
+        return f"list[{type_name(args[0])}]"
+    if dict in (annotation, origin):
+        return "mapping"
+    return {NoneType: "null", str: "text"}.get(annotation) or str(annotation.__name__)
+
+
 def _describe(annotation: Any) -> str:
     origin, args = get_origin(annotation), get_args(annotation)
     if origin in (Union, UnionType):

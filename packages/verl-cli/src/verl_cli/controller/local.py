@@ -10,6 +10,7 @@ from verl_engine import TrainEngine
 from verl_rollout import RolloutEngine, SyncReport
 
 from verl_cli.controller.interface import RoleSpec, WorkerGroup
+from verl_cli.failures import during
 
 
 class LocalWorkerGroup:
@@ -42,11 +43,13 @@ class LocalController:
         self._through_pickle = through_pickle
 
     def start(self, roles: Mapping[str, RoleSpec]) -> dict[str, WorkerGroup]:
-        """Build each role's worker in turn."""
-        return {
-            role: LocalWorkerGroup(role, spec.factory(**spec.arguments), through_pickle=self._through_pickle)
-            for role, spec in roles.items()
-        }
+        """Build each role's worker in turn; what one raises has its role noted on it."""
+        groups: dict[str, WorkerGroup] = {}
+        for role, spec in roles.items():
+            with during(f"start_{role}"):
+                worker = spec.factory(**spec.arguments)
+            groups[role] = LocalWorkerGroup(role, worker, through_pickle=self._through_pickle)
+        return groups
 
     def sync_weights(self, trainer: WorkerGroup, rollout: WorkerGroup, version: int) -> SyncReport:
         """Hand the trainer's weights to the rollout engine beside it."""

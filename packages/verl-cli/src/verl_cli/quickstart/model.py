@@ -6,8 +6,19 @@ from typing import Any
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
-#: A turn is its bare text: the model sees "27+15=" and answers "42".
-CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+#: A turn is its bare text: the model sees "27+15=" and answers "42". Characters that the tokenizer does not know are
+#: refused, because it would leave them out without a word.
+CHAT_TEMPLATE = """
+{%- for message in messages -%}
+    {%- for character in message['content'] -%}
+        {%- if character not in 'ALPHABET' -%}
+            {{- raise_exception('this small model knows the characters ALPHABET and not "' ~ character ~ '". Write the '
+                ~ 'prompt with those, or train another model (actor_rollout_ref.model.path).') -}}
+        {%- endif -%}
+    {%- endfor -%}
+    {{- message['content'] -}}
+{%- endfor -%}
+"""
 
 
 def write_model(folder: Path, *, seed: int, hidden_size: int = 96, layers: int = 2, heads: int = 4) -> None:
@@ -42,5 +53,5 @@ def character_tokenizer(alphabet: str) -> Any:
     vocabulary = {token: index for index, token in enumerate(["<pad>", "<eos>", *alphabet])}
     tokenizer_class: Any = Qwen2Tokenizer
     tokenizer = tokenizer_class(vocab=vocabulary, merges=[], pad_token="<pad>", eos_token="<eos>", unk_token="<pad>")
-    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.chat_template = CHAT_TEMPLATE.strip().replace("ALPHABET", alphabet)
     return tokenizer

@@ -18,6 +18,7 @@ from verl_cli.config import resolve, text_override
 from verl_cli.errors import InterruptedRunError, UserError
 from verl_cli.quickstart.model import write_model
 from verl_cli.quickstart.warmup import warm_up
+from verl_cli.report import write_report
 from verl_cli.run_dir import RunDir
 from verl_cli.trainer import fit
 
@@ -62,6 +63,7 @@ def run_quickstart(run_dir: Path | None, *, seed: int, constant_reward: bool) ->
         ) from interrupt
     summary = {**summary, "seconds": round(time.monotonic() - start, 1)}
     RunDir(folder).write_summary(summary)
+    write_report(folder)
     again = [
         *(*_program(), "train", "--config", str(folder / "config.yaml"), "actor_rollout_ref.actor.optim.lr=1e-3"),
         text_override("trainer.default_local_dir", f"{folder}-2"),

@@ -16,7 +16,8 @@ from verl_data import PackedBatch
 
 from verl_engine.config import EngineConfig, FsdpConfig, ModelConfig, OptimConfig
 from verl_engine.errors import EngineError
-from verl_engine.interface import Denominators, Loss, Metrics, TrainEngine
+from verl_engine.interface import Denominators, Loss, TrainEngine
+from verl_engine.metrics import Metrics, merge_metrics
 from verl_engine.testing.batches import count, random_batch
 from verl_engine.testing.losses import PolicyLoss, ValueLoss
 from verl_engine.testing.plain import PlainEngine
@@ -134,8 +135,8 @@ class EngineConformance:
             batch = random_batch(seed, _LENGTHS)
             found = engine.train_batch(batch, PolicyLoss(entropy_coeff=0.1), count(batch))
             expected = plain.train_batch(batch, PolicyLoss(entropy_coeff=0.1), count(batch))
-            for name, (value, _) in expected.items():
-                np.testing.assert_allclose(found[name][0], value, rtol=1e-10, err_msg=name)
+            for name, metric in expected.items():
+                np.testing.assert_allclose(found[name].number(), metric.number(), rtol=1e-10, err_msg=name)
         assert_close(full_weights(engine), plain.weights(), 1e-10)
 
     def test_micro_batches_change_nothing(self, tmp_path: Path) -> None:
@@ -146,10 +147,11 @@ class EngineConformance:
                 engine = self.make(engine_config(model, dtype, **caps))
                 metrics = engine.train_batch(batch, PolicyLoss(entropy_coeff=0.1), count(batch))
                 results.append((metrics, full_weights(engine)))
-            assert [metrics["micro_batches"][0] for metrics, _ in results] == [1.0, 5.0, 8.0]
+            assert [metrics["micro_batches"].number() for metrics, _ in results] == [1.0, 5.0, 8.0]
             for metrics, weights in results[1:]:
                 for name in ("loss", "grad_norm", "logprob"):
-                    np.testing.assert_allclose(metrics[name][0], results[0][0][name][0], rtol=tolerance, err_msg=name)
+                    expected = results[0][0][name].number()
+                    np.testing.assert_allclose(metrics[name].number(), expected, rtol=tolerance, err_msg=name)
                 if dtype == "fp64":
                     assert_close(weights, results[0][1], tolerance)
 
@@ -168,8 +170,8 @@ class EngineConformance:
         old = engine.forward(batch, ("logprobs", "entropy"))["logprobs"]
         batch = batch.with_columns(tokens={"old_logprobs": old})
         first, second = (engine.train_batch(batch, PolicyLoss(), count(batch)) for _ in range(2))
-        assert first["off_policy_tokens"][0] == 0
-        assert second["off_policy_tokens"][0] > 0
+        assert first["off_policy_tokens"].number() == 0
+        assert second["off_policy_tokens"].number() > 0
 
     def test_value_head_starts_at_zero_and_learns_like_a_plain_module(self, tmp_path: Path) -> None:
         config = engine_config(tiny_model(tmp_path), head="value", temperature=0.5, **_TIGHT)
@@ -179,7 +181,7 @@ class EngineConformance:
         for _ in range(3):
             found = engine.train_batch(batch, ValueLoss(), count(batch))
             expected = plain.train_batch(batch, ValueLoss(), count(batch))
-            np.testing.assert_allclose(found["grad_norm"][0], expected["grad_norm"][0], rtol=1e-10)
+            np.testing.assert_allclose(found["grad_norm"].number(), expected["grad_norm"].number(), rtol=1e-10)
         assert_close(full_weights(engine), plain.weights(), 1e-10)
         values = engine.forward(batch, ("values",))["values"]
         assert values.any() and not values[~batch["sampled_mask"]].any()
@@ -199,7 +201,7 @@ class EngineConformance:
             metrics = [each.train_batch(batch, PolicyLoss(scale=scale), count(batch)) for each in (engine, resumed)]
             assert _numbers(metrics[0]) == _numbers(metrics[1])
             assert_close(full_weights(resumed), full_weights(engine), 0.0)
-        np.testing.assert_allclose(metrics[0]["lr"][0], 7e-4)
+        np.testing.assert_allclose(metrics[0]["lr"].number(), 7e-4)
 
     def test_export_gives_equal_outputs(self, tmp_path: Path) -> None:
         batch = random_batch(9, _LENGTHS)
@@ -239,12 +241,12 @@ class EngineConformance:
         for scale in (float("nan"), float("inf")):
             before = full_weights(engine)
             metrics = engine.train_batch(batch, PolicyLoss(scale=scale), count(batch))
-            assert metrics["grad_norm_nonfinite"] == (1.0, 1.0) and metrics["lr"] == (0.0, 1.0)
+            assert metrics["grad_norm_nonfinite"].number() == 1.0 and metrics["lr"].number() == 0.0
             assert_close(full_weights(engine), before, 0.0)
         # Moments, schedule and gradients are as if nothing had happened.
         results = [each.train_batch(batch, PolicyLoss(), count(batch)) for each in (engine, untouched)]
-        assert _numbers(results[0]) == _numbers(results[1]) and results[0]["grad_norm_nonfinite"] == (0.0, 1.0)
-        assert results[0]["lr"] == (2.5e-3, 1.0)
+        assert _numbers(results[0]) == _numbers(results[1])
+        assert results[0]["grad_norm_nonfinite"].number() == 0.0 and results[0]["lr"].number() == 2.5e-3
         assert_close(full_weights(engine), full_weights(untouched), 0.0)
 
     def test_batch_without_trained_tokens_takes_no_step(self, tmp_path: Path) -> None:
@@ -256,9 +258,9 @@ class EngineConformance:
         before = full_weights(engine)
         empty = batch.with_columns(tokens={"loss_mask": np.zeros(batch.num_tokens, bool)})
         metrics = engine.train_batch(empty, PolicyLoss(), count(empty))
-        assert metrics["grad_norm"] == (0.0, 1.0) and metrics["lr"] == (0.0, 1.0)
+        assert metrics["grad_norm"].number() == 0.0 and metrics["lr"].number() == 0.0
         assert_close(full_weights(engine), before, 0.0)
-        assert engine.train_batch(batch, PolicyLoss(), count(batch))["lr"] == (0.05, 1.0)
+        assert engine.train_batch(batch, PolicyLoss(), count(batch))["lr"].number() == 0.05
 
     def test_micro_batch_without_sampled_tokens_is_fine(self, tmp_path: Path) -> None:
         config = engine_config(tiny_model(tmp_path), **_ONE_BY_ONE)
@@ -267,7 +269,7 @@ class EngineConformance:
         batch = batch.with_columns(tokens={"sampled_mask": mask, "loss_mask": mask})
         found = self.make(config).train_batch(batch, PolicyLoss(entropy_coeff=0.1), count(batch))
         expected = PlainEngine(config).train_batch(batch, PolicyLoss(entropy_coeff=0.1), count(batch))
-        np.testing.assert_allclose(found["grad_norm"][0], expected["grad_norm"][0], rtol=1e-10)
+        np.testing.assert_allclose(found["grad_norm"].number(), expected["grad_norm"].number(), rtol=1e-10)
 
     def test_offloaded_parts_are_refused_and_come_back(self, tmp_path: Path) -> None:
         batch = random_batch(14, _LENGTHS)
@@ -281,7 +283,7 @@ class EngineConformance:
         _raises(EngineError, "onload", lambda: engine.forward(batch, ("logprobs",)))
         engine.onload(("params", "optimizer"))
         np.testing.assert_array_equal(engine.forward(batch, ("logprobs",))["logprobs"], before)
-        assert engine.train_batch(batch, PolicyLoss(), count(batch))["lr"][0] > 0
+        assert engine.train_batch(batch, PolicyLoss(), count(batch))["lr"].number() > 0
 
     def test_two_ranks_equal_one(self, tmp_path: Path, ranks: RankPool) -> None:
         model, batch = tiny_model(tmp_path), random_batch(15, _LENGTHS)
@@ -293,10 +295,10 @@ class EngineConformance:
             alone = [engine.train_batch(batch, loss, count(batch)) for loss in losses[: 2 if dtype == "fp64" else 1]]
             results = ranks.run(train_share, self.make, config, shares, losses[: len(alone)], count(batch))
             for step, expected in enumerate(alone):
-                found = [metrics[step] for metrics, _, _ in results]
-                np.testing.assert_allclose(sum(each["loss"][0] for each in found), expected["loss"][0], rtol=tolerance)
-                for each in found:
-                    np.testing.assert_allclose(each["grad_norm"][0], expected["grad_norm"][0], rtol=tolerance)
+                found = merge_metrics(metrics[step] for metrics, _, _ in results)
+                for name, metric in _numbers(expected).items():
+                    if name != "micro_batches":
+                        np.testing.assert_allclose(found[name].number(), metric.number(), rtol=tolerance, err_msg=name)
             for _, _, weights in results if dtype == "fp64" else ():
                 assert_close(weights, full_weights(engine), tolerance)
 
@@ -305,11 +307,11 @@ class EngineConformance:
         batch = random_batch(16, (8, 8, 8, 2))
         shares = [batch.select([0, 1, 2]), batch.select([3])]
         results = ranks.run(train_share, self.make, config, shares, [PolicyLoss()], count(batch))
-        assert [metrics[0]["micro_batches"][0] for metrics, _, _ in results] == [3.0, 1.0]
+        assert [metrics[0]["micro_batches"].number() for metrics, _, _ in results] == [3.0, 1.0]
         plain = PlainEngine(config)
         expected = plain.train_batch(batch, PolicyLoss(), count(batch))
-        total = sum(metrics[0]["loss"][0] for metrics, _, _ in results)
-        np.testing.assert_allclose(total, expected["loss"][0], rtol=1e-10)
+        total = merge_metrics(metrics[0] for metrics, _, _ in results)["loss"].number()
+        np.testing.assert_allclose(total, expected["loss"].number(), rtol=1e-10)
         assert_close(results[1][2], plain.weights(), 1e-10)
 
     def test_gradient_that_is_not_finite_on_one_rank_stops_all(self, tmp_path: Path, ranks: RankPool) -> None:
@@ -319,7 +321,7 @@ class EngineConformance:
         batch = batch.with_columns(tokens={"advantages": poison})
         shares = [batch.select([0]), batch.select([1])]
         for metrics, before, after in ranks.run(train_share, self.make, config, shares, [PolicyLoss()], count(batch)):
-            assert metrics[0]["grad_norm_nonfinite"] == (1.0, 1.0)
+            assert metrics[0]["grad_norm_nonfinite"].number() == 1.0
             assert_close(after, before, 0.0)
 
     def test_checkpoint_of_two_ranks_goes_on_at_one(self, tmp_path: Path, ranks: RankPool) -> None:
@@ -336,7 +338,7 @@ class EngineConformance:
 
 def _numbers(metrics: Metrics) -> Metrics:
     """Return what was computed, without the memory that it took."""
-    return {name: term for name, term in metrics.items() if not name.startswith("perf/")}
+    return {name: metric for name, metric in metrics.items() if not name.startswith("perf/")}
 
 
 def _raises(kind: type[Exception], text: str, call: Callable[[], Any]) -> None:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
-from verl_engine.interface import Denominators, MetricTerm, Output
+from verl_engine.interface import Denominators, Output
+from verl_engine.metrics import Metric, Metrics
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class PolicyLoss:
 
     def __call__(
         self, outputs: Mapping[str, torch.Tensor], columns: Mapping[str, torch.Tensor], denominators: Denominators
-    ) -> tuple[torch.Tensor, dict[str, MetricTerm]]:
+    ) -> tuple[torch.Tensor, Metrics]:
         """Return the share; metrics loss, micro_batches, off_policy_tokens (log-probs unequal to the old), logprob."""
         mask = columns["loss_mask"]
         change = outputs["logprobs"] - columns["old_logprobs"]
@@ -33,10 +34,10 @@ class PolicyLoss:
             loss = loss - self.entropy_coeff * (outputs["entropy"] * mask).sum() / denominators.tokens
         loss = self.scale * loss
         return loss, {
-            "loss": (loss, None),
-            "micro_batches": (1.0, None),
-            "off_policy_tokens": (((change != 0) & mask).sum(), None),
-            "logprob": ((outputs["logprobs"] * mask).sum(), mask.sum()),
+            "loss": Metric(loss, "sum", over_steps="mean"),
+            "micro_batches": Metric(1.0, "sum"),
+            "off_policy_tokens": Metric(((change != 0) & mask).sum(), "sum"),
+            "logprob": Metric.mean((outputs["logprobs"] * mask).sum(), mask.sum()),
         }
 
 
@@ -48,8 +49,8 @@ class ValueLoss:
 
     def __call__(
         self, outputs: Mapping[str, torch.Tensor], columns: Mapping[str, torch.Tensor], denominators: Denominators
-    ) -> tuple[torch.Tensor, dict[str, MetricTerm]]:
+    ) -> tuple[torch.Tensor, Metrics]:
         """Return the loss share; metric `loss`."""
         error = (outputs["values"] - columns["returns"]) * columns["loss_mask"]
         loss = 0.5 * error.square().sum() / denominators.tokens
-        return loss, {"loss": (loss, None)}
+        return loss, {"loss": Metric(loss, "sum", over_steps="mean")}

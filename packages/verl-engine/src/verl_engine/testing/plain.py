@@ -9,8 +9,9 @@ from torch.nn import functional
 from verl_data import PackedBatch
 
 from verl_engine.config import EngineConfig, OptimConfig
-from verl_engine.interface import Denominators, Loss, Metrics, Output
+from verl_engine.interface import Denominators, Loss, Output
 from verl_engine.loading import load_model
+from verl_engine.metrics import Metric, Metrics
 from verl_engine.precision import keep_precision
 from verl_engine.schedule import lr_multiplier
 
@@ -47,7 +48,7 @@ class PlainEngine:
         self._optimizer.param_groups[0]["lr"] = self.config.optim.lr * lr_multiplier(self._steps, self.config.optim)
         self._optimizer.step()
         self._optimizer.zero_grad()
-        return {"loss": (total, None), "grad_norm": (float(norm), 1.0)}
+        return {"loss": Metric(total, "sum", over_steps="mean"), "grad_norm": Metric.mean(float(norm))}
 
     def weights(self) -> dict[str, NDArray[np.float64]]:
         """Copies of all weights."""

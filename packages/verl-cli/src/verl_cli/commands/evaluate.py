@@ -1,0 +1,47 @@
+"""`verl-cli eval`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from verl_cli.commands.guard import guarded
+
+
+def evaluate(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A Hugging Face folder, or a name on the hub.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="Parquet or JSONL rows to score; a quoted glob for more.")
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="Configuration as key=value, by the keys of training: data.max_prompt_length=1024."),
+    ] = None,
+    n: Annotated[int | None, typer.Option("--n", min=1, help="Responses per prompt.")] = None,
+    temperature: Annotated[
+        float | None, typer.Option("--temperature", min=0, help="Of the sampling; 0 takes the likeliest token.")
+    ] = None,
+    max_tokens: Annotated[int | None, typer.Option("--max-tokens", min=1, help="Longest response in tokens.")] = None,
+    reward: Annotated[
+        str | None, typer.Option("--reward", metavar="FILE.py", help="A Python file with compute_score.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="A new folder for eval.json and val_samples.jsonl."),
+    ] = None,
+) -> None:
+    """Score a model's responses: exactly what validation in training computes.
+
+    Without options, one response per prompt is taken at temperature 0. The options stand for the keys
+    actor_rollout_ref.rollout.val_kwargs.n and .temperature, data.max_response_length and
+    reward.custom_reward_function.path. Without a reward function, rows are scored by the rule of their data_source.
+    """
+
+    def run() -> None:
+        from verl_cli.evaluation import evaluate
+        from verl_cli.inference import Option, sampling_options
+
+        own_reward = Option("--reward", "reward.custom_reward_function.path", reward)
+        evaluate(model, file, overrides or [], [*sampling_options(n, temperature, max_tokens), own_reward], out)
+
+    guarded(run)

@@ -1,0 +1,73 @@
+"""Copies of a run in a place that fsspec opens (`trainer.default_hdfs_dir`): hdfs, s3, gs, a mounted folder, ..."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import fsspec
+
+from verl_cli.checkpoints import MARK, Checkpoint, step_of
+from verl_cli.errors import UserError
+
+
+class Copies:
+    """The folder at a URL that receives a run's checkpoints and records, laid out as the run directory is."""
+
+    def __init__(self, url: str) -> None:
+        """Raise UserError if no driver for the URL is installed."""
+        try:
+            self._files, self._root = fsspec.url_to_fs(str(Path(url).expanduser()) if url.startswith("~") else url)
+        except (ImportError, ValueError, OSError) as error:
+            raise UserError(
+                f"{url} cannot be opened ({error}). Install the file system's driver (s3fs for s3://, gcsfs for gs://, "
+                f"pyarrow with Hadoop's libhdfs for hdfs://), or name a mounted folder."
+            ) from error
+        self.url = url.rstrip("/")
+
+    def steps(self) -> list[int]:
+        """The steps of the checkpoints that were completely copied, in order."""
+        self._files.invalidate_cache()
+        if not self._files.isdir(self._root):
+            return []
+        folders = [Path(path) for path in self._files.ls(self._root, detail=False)]
+        found = [step for folder in folders if (step := step_of(folder)) is not None]
+        return sorted(step for step in found if self._files.isfile(self._path(f"global_step_{step}", MARK)))
+
+    def put_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Copy a checkpoint, its mark last: one that was cut short is not seen."""
+        target = self._path(checkpoint.path.name)
+        if self._files.exists(target):
+            self._files.rm(target, recursive=True)
+        files = sorted(path for path in checkpoint.path.rglob("*") if path.is_file() and path.name != MARK)
+        for path in (*files, checkpoint.path / MARK):
+            self._put(path, f"{target}/{path.relative_to(checkpoint.path).as_posix()}")
+
+    def put_files(self, paths: Iterable[Path]) -> None:
+        """Copy files that are there, each replacing an earlier copy."""
+        for path in paths:
+            if path.is_file():
+                self._put(path, self._path(path.name))
+
+    def fetch_checkpoint(self, step: int, folder: Path) -> None:
+        """Copy a checkpoint's files into an empty folder."""
+        source = self._path(f"global_step_{step}")
+        for path in self._files.find(source):
+            target = folder / Path(path).relative_to(source)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            self._files.get_file(path, str(target))
+
+    def fetch_file(self, name: str, target: Path) -> None:
+        """Copy a record back, if there is a copy of it."""
+        if self._files.isfile(self._path(name)):
+            self._files.get_file(self._path(name), str(target))
+
+    def read_text(self, *names: str) -> str | None:
+        """The text of a file; None if there is none."""
+        path = self._path(*names)
+        return self._files.cat_file(path).decode("utf-8") if self._files.isfile(path) else None
+
+    def _path(self, *names: str) -> str:
+        return "/".join([self._root.rstrip("/"), *names])
+
+    def _put(self, path: Path, target: str) -> None:
+        self._files.makedirs(target.rsplit("/", 1)[0], exist_ok=True)
+        self._files.put_file(str(path), target)

@@ -1,0 +1,320 @@
+"""Where a run begins: at its first step, or behind the newest checkpoint that it or its copies hold.
+
+A resumed run gives what the uninterrupted one would have given. So it must be the same run: a key that changes what is
+learnt may not differ from the stored configuration, and rows of metrics and samples behind the checkpoint are cut,
+because the run is about to write them again.
+"""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from verl_cli import checkpoints
+from verl_cli.checkpoints import MARK, Checkpoint
+from verl_cli.config import ConfigError, RunConfig, resolve
+from verl_cli.config.keys import flatten
+from verl_cli.copies import Copies
+from verl_cli.errors import UserError
+from verl_cli.run_dir import RunDir
+from verl_cli.tracking import cut_rows
+
+STATE = "trainer_state.json"
+STATE_FORMAT = 1
+
+_ACTOR, _CRITIC, _REF = "actor_rollout_ref.actor", "critic", "actor_rollout_ref.ref"
+_ROLLOUT = "actor_rollout_ref.rollout"
+#: Keys, or sections, that a run may go on with changed: how long it is, what it shows and where, how it is cut for
+#: memory. The training files are here because the loader compares their content.
+_MAY_CHANGE = (
+    "actor_rollout_ref.model.enable_gradient_checkpointing",
+    "critic.model.enable_gradient_checkpointing",
+    f"{_ACTOR}.fsdp_config.reshard_after_forward",
+    f"{_ACTOR}.ppo_max_token_len_per_gpu",
+    f"{_ACTOR}.ppo_micro_batch_size_per_gpu",
+    f"{_ACTOR}.use_dynamic_bsz",
+    f"{_CRITIC}.fsdp.reshard_after_forward",
+    f"{_CRITIC}.ppo_max_token_len_per_gpu",
+    f"{_CRITIC}.ppo_micro_batch_size_per_gpu",
+    f"{_CRITIC}.use_dynamic_bsz",
+    f"{_REF}.fsdp_config.reshard_after_forward",
+    f"{_REF}.log_prob_max_token_len_per_gpu",
+    f"{_REF}.log_prob_micro_batch_size_per_gpu",
+    f"{_REF}.log_prob_use_dynamic_bsz",
+    f"{_ROLLOUT}.max_num_seqs",
+    f"{_ROLLOUT}.val_kwargs",
+    "data.train_files",
+    "data.val_files",
+    "data.val_max_samples",
+    "trainer.default_hdfs_dir",
+    "trainer.default_local_dir",
+    "trainer.device",
+    "trainer.experiment_name",
+    "trainer.log_val_generations",
+    "trainer.logger",
+    "trainer.max_actor_ckpt_to_keep",
+    "trainer.n_gpus_per_node",
+    "trainer.nnodes",
+    "trainer.project_name",
+    "trainer.resume_from_path",
+    "trainer.resume_mode",
+    "trainer.save_freq",
+    "trainer.test_freq",
+    "trainer.total_epochs",
+    "trainer.total_training_steps",
+    "trainer.val_before_train",
+    "trainer.val_only",
+)
+#: Of these, the ones that a user changes so often, and so harmlessly, that it is not worth a line.
+_NOT_WORTH_A_LINE = ("trainer.resume_from_path", "trainer.resume_mode")
+
+
+class NothingLeft(Exception):  # noqa: N818 (not an error: the run was finished before)
+    """The run is complete; the message says so and how to go on."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a run begins."""
+
+    step: int = 0
+    """Steps that are done; 0 begins with the initial model."""
+    folder: Path | None = None
+    """The checkpoint to load; None at step 0, and while it is still among the copies."""
+    copies: Copies | None = field(default=None, compare=False)
+    """Where to fetch it from."""
+    state: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """The trainer's own state in it."""
+    unfinished: bool = False
+    """Whether the run directory holds an unfinished part of this very run."""
+    notices: tuple[str, ...] = field(default=(), compare=False)
+
+    def check_left(self, config: RunConfig, run_dir: RunDir, total_steps: int) -> None:
+        """Raise NothingLeft if all of `total_steps` are done and told."""
+        summary = _summary(run_dir)
+        wanted = 0 if config.trainer.val_only else total_steps
+        if summary is not None and summary.get("steps", -1) >= wanted:
+            raise NothingLeft(
+                f"Nothing is left to do: the run in {run_dir.path} is complete ({summary['steps']} of {wanted} steps). "
+                f"To train it longer, raise trainer.total_training_steps (or trainer.total_epochs); for another run "
+                f"set trainer.default_local_dir=DIR."
+            )
+
+    def prepare(self, run_dir: RunDir, config_text: str) -> Path | None:
+        """Make the run directory what it was at this step, and return the checkpoint to load.
+
+        Fetches the checkpoint and the records from the copies, cuts the rows behind it, and writes the configuration.
+        The caller holds the directory's lock.
+        """
+        checkpoints.clear_partial(run_dir.path)
+        folder = self.folder
+        if self.copies is not None:
+            folder = run_dir.save_checkpoint(self.step, self._fetch).path
+        source = run_dir.path if folder is None or self.copies is not None else folder.parent
+        for path in run_dir.records:
+            if self.copies is not None and not path.exists():
+                self.copies.fetch_file(path.name, path)
+            elif source != run_dir.path and (source / path.name).exists():
+                shutil.copyfile(source / path.name, path)
+        run_dir.summary.unlink(missing_ok=True)
+        for path in (run_dir.metrics, run_dir.samples):
+            cut_rows(path, self.step if self.step else -1)
+        run_dir.write_config(config_text)
+        return folder
+
+    def _fetch(self, folder: Path) -> None:
+        assert self.copies is not None
+        self.copies.fetch_checkpoint(self.step, folder)
+        if (problem := checkpoints.damage(folder)) is not None:
+            raise UserError(
+                f"The copy global_step_{self.step} in {self.copies.url} is damaged: {problem}. Remove it there to go "
+                f"on from an earlier one."
+            )
+
+
+def find_start(config: RunConfig, run_dir: RunDir) -> Start:
+    """Find where the run begins, without writing anything.
+
+    Raises:
+        UserError: the run directory holds another run, or what should be gone on from cannot be.
+    """
+    trainer = config.trainer
+    if trainer.resume_mode == "disable":
+        if run_dir.is_taken():
+            raise UserError(
+                f"The run directory {run_dir.path} already holds a run, and trainer.resume_mode=disable starts a new "
+                f"one, which would overwrite it. Give this run its own: trainer.default_local_dir=DIR; or go on with "
+                f"that one: trainer.resume_mode=auto."
+            )
+        return Start()
+    copies = None if trainer.default_hdfs_dir is None else Copies(trainer.default_hdfs_dir)
+    notices: list[str] = []
+    in_place = _names_the_newest(trainer.resume_from_path, run_dir) if trainer.resume_mode == "path" else False
+    if run_dir.is_taken():
+        stored = _stored_config(run_dir.config.read_text("utf-8") if run_dir.config.exists() else None, run_dir.path)
+        notices += _compare(stored, config, run_dir.path, in_place=in_place)
+    elif copies is not None and copies.steps():
+        stored = _stored_config(copies.read_text("config.yaml"), copies.url)
+        notices += _compare(stored, config, copies.url, in_place=in_place)
+    if trainer.val_only and run_dir.checkpoints():
+        raise UserError(
+            f"trainer.val_only=true validates the initial model, but {run_dir.path} holds a training run. Give it its "
+            f"own trainer.default_local_dir=DIR; `verl-cli eval` scores the model of a checkpoint."
+        )
+    own = _newest(run_dir, copies, notices)
+    if own is not None:
+        return own
+    if trainer.resume_mode == "path":
+        assert trainer.resume_from_path is not None  # the configuration's checks hold this
+        return _named(trainer.resume_from_path, config, notices)
+    if run_dir.is_taken():
+        if _summary(run_dir) is None:
+            notices.append(f"{run_dir.path} holds a run that was stopped before its first checkpoint: it starts again.")
+        return Start(unfinished=True, notices=tuple(notices))
+    return Start(notices=tuple(notices))
+
+
+def _names_the_newest(path: str | None, run_dir: RunDir) -> bool:
+    """Whether a path is that of the run directory's own newest checkpoint; UserError for its older ones."""
+    if path is None or "://" in path:
+        return False
+    named = checkpoints.open_checkpoint(Path(path).expanduser().absolute())
+    if named.path.parent != run_dir.path:
+        return False
+    newest = run_dir.checkpoints()[-1]
+    if named.step < newest.step:
+        raise UserError(
+            f"{path} is not the newest checkpoint of {run_dir.path}: going on from it would overwrite what the run did "
+            f"up to step {newest.step}. Branch off with trainer.default_local_dir=NEW, or remove the later "
+            f"checkpoints."
+        )
+    return True
+
+
+def _newest(run_dir: RunDir, copies: Copies | None, notices: list[str]) -> Start | None:
+    """The newest whole checkpoint in the run directory or among its copies."""
+    local: Checkpoint | None = None
+    for checkpoint in reversed(run_dir.checkpoints()):
+        problem = checkpoints.damage(checkpoint.path)
+        if problem is None:
+            local = checkpoint
+            break
+        notices.append(f"{checkpoint.path} is damaged ({problem}) and passed over.")
+    remote = copies.steps() if copies is not None else []
+    if copies is not None and remote and (local is None or remote[-1] > local.step):
+        step = remote[-1]
+        state = read_state(copies.read_text(f"global_step_{step}", STATE), f"{copies.url}/global_step_{step}/{STATE}")
+        notices.append(f"Going on from step {step}, from the copy in {copies.url}.")
+        return Start(step, None, copies, state, unfinished=True, notices=tuple(notices))
+    if local is None:
+        return None
+    notices.append(f"Going on from step {local.step}: {local.path}.")
+    return Start(local.step, local.path, state=_state_of(local.path), unfinished=True, notices=tuple(notices))
+
+
+def _named(path: str, config: RunConfig, notices: list[str]) -> Start:
+    """The checkpoint that trainer.resume_from_path names, for a run in another directory."""
+    if "://" in path:
+        url, _, name = path.rstrip("/").rpartition("/")
+        copies, step = Copies(url), checkpoints.step_of(Path(name))
+        if step is None or step not in copies.steps():
+            raise UserError(
+                f"{path} is not a complete checkpoint: that is a folder global_step_N with {MARK} in it, which is "
+                f"written last. The complete ones there are of the steps {copies.steps()}."
+            )
+        text, state = copies.read_text("config.yaml"), read_state(copies.read_text(name, STATE), f"{path}/{STATE}")
+        folder = None
+    else:
+        checkpoint = checkpoints.open_checkpoint(Path(path).expanduser().absolute())
+        folder, step, copies = checkpoint.path, checkpoint.step, None
+        state, stored = _state_of(folder), folder.parent / "config.yaml"
+        text = stored.read_text("utf-8") if stored.exists() else None
+    notices.append(f"Going on from step {step}: {path}.")
+    if text is not None:  # a branch of another run may differ from it in anything; it is said
+        changed = _changes(_stored_config(text, str(Path(path).parent)), config)
+        notices += [_said(key, before, now) for key, (before, now) in changed.items() if key not in _NOT_WORTH_A_LINE]
+    return Start(step, folder, copies, state, notices=tuple(notices))
+
+
+def read_state(text: str | None, where: str) -> Mapping[str, Any]:
+    """Parse a trainer_state.json; UserError if it is none."""
+    try:
+        state: Mapping[str, Any] = json.loads(text or "")
+        if state["format"] != STATE_FORMAT:
+            raise ValueError(f"format {state['format']}")
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{where} is not the trainer state that this verl-cli writes ({type(error).__name__}: {error}). Go on "
+            f"from an earlier checkpoint, or with the version that wrote it."
+        ) from error
+    return state
+
+
+def _state_of(checkpoint: Path) -> Mapping[str, Any]:
+    return read_state((checkpoint / STATE).read_text("utf-8"), str(checkpoint / STATE))
+
+
+def _summary(run_dir: RunDir) -> dict[str, Any] | None:
+    """What a finished run said at its end."""
+    if not run_dir.summary.exists():
+        return None
+    try:
+        summary: dict[str, Any] = json.loads(run_dir.summary.read_text("utf-8"))
+    except ValueError as error:
+        raise UserError(f"{run_dir.summary} is damaged ({error}). Remove it, and the run goes on.") from error
+    return summary
+
+
+def _stored_config(text: str | None, place: Path | str) -> RunConfig:
+    """The configuration that a run wrote at its start."""
+    if text is None:
+        raise UserError(
+            f"{place} holds checkpoints but no config.yaml, so nothing tells whether they are of this run. Restore "
+            f"the file, or branch off: trainer.default_local_dir=NEW trainer.resume_mode=path "
+            f"trainer.resume_from_path={place}/global_step_N."
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "config.yaml"
+        path.write_text(text, "utf-8")
+        try:
+            return resolve([], config_file=path, allow_unused=True).config
+        except ConfigError as error:
+            raise UserError(
+                f"The config.yaml of {place} cannot be read: {'; '.join(error.problems)} Restore it as the run wrote "
+                f"it, or give this run its own directory: trainer.default_local_dir=DIR."
+            ) from error
+
+
+def _changes(stored: RunConfig, config: RunConfig) -> dict[str, tuple[Any, Any]]:
+    before, now = flatten(stored), flatten(config)
+    return {key: (before[key], now[key]) for key in now if before[key] != now[key]}
+
+
+def _compare(stored: RunConfig, config: RunConfig, place: Path | str, *, in_place: bool) -> Iterator[str]:
+    """Yield a line for each change that the run may go on with; UserError for the others."""
+    changed = _changes(stored, config)
+    forbidden = [key for key in changed if not _may_change(key)]
+    branches = config.trainer.resume_mode == "path" and not in_place
+    if branches and stored.trainer.resume_from_path != config.trainer.resume_from_path:
+        forbidden.append("trainer.resume_from_path")
+    if forbidden:
+        listed = "; ".join(_said(key, *changed[key]) for key in forbidden)
+        raise UserError(
+            f"{place} holds another run than this one, which is neither overwritten nor gone on with: {listed}. Give "
+            f"this run its own directory with trainer.default_local_dir=DIR. To go on from that run's checkpoint with "
+            f"these changes, add trainer.resume_mode=path trainer.resume_from_path={place}/global_step_N."
+        )
+    for key, (before, now) in changed.items():
+        if key not in _NOT_WORTH_A_LINE:
+            yield _said(key, before, now)
+
+
+def _said(key: str, before: Any, now: Any) -> str:
+    return f"{key} was {before} and is now {now}"
+
+
+def _may_change(key: str) -> bool:
+    return any(key == free or key.startswith(f"{free}.") for free in _MAY_CHANGE)

@@ -29,6 +29,7 @@ class Package:
     import_names: tuple[str, ...]
     # Required packages of the workspace, each with the range that is asked for.
     siblings: dict[str, Requirement]
+    extras: tuple[str, ...]
 
 
 def root_settings() -> dict[str, Any]:
@@ -51,6 +52,7 @@ def read_packages() -> dict[str, Package]:
             version=project["version"],
             folder=folder,
             import_names=tuple(Path(path).name for path in wheel_folders),
+            extras=tuple(project.get("optional-dependencies", ())),
             siblings={requirement.name: requirement for requirement in required if requirement.name in names},
         )
     return packages

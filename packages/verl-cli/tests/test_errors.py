@@ -316,9 +316,16 @@ def test_what_went_wrong_first_counts() -> None:
         try:
             torch.empty(1 << 50)
         finally:
-            raise KeyError("tidying up")  # noqa: B012
+            raise KeyError("tidying up")
+
+    def otherwise() -> None:
+        try:
+            torch.empty(1 << 50)
+        except RuntimeError:
+            raise UserError("Set a smaller size.") from None
 
     assert told(raised(work)).startswith("This machine's main memory")
+    assert told(raised(otherwise)) == "Set a smaller size."
 
 
 def test_too_many_open_files() -> None:
@@ -673,7 +680,7 @@ def test_sigterm_in_the_middle_of_a_checkpoint(overrides: Overrides, tmp_path: P
         "def export(self, directory):\n"
         "    directory.mkdir()\n"
         "    (directory / 'half').touch()\n"
-        "    time.sleep(300)\n"
+        "    for _ in range(3000): time.sleep(0.1)\n"
         "FsdpEngine.export = export\n"
         "from verl_cli.main import main\n"
         "sys.argv[0] = 'verl-cli'\n"
@@ -738,7 +745,7 @@ def test_a_forked_child_ends_by_the_signal_itself() -> None:
         "    reader, writer = os.pipe()\n"
         "    if (child := os.fork()) == 0:\n"
         "        os.write(writer, b'!')\n"  # a fork drops what comes before
-        "        time.sleep(60)\n"
+        "        for _ in range(600): time.sleep(0.1)\n"  # a signal just before a sleep does not end it
         "        os._exit(1)\n"
         "    os.read(reader, 1)\n"
         "    os.kill(child, signal.SIGTERM)\n"

@@ -410,11 +410,12 @@ def test_mlflow_logs_where_its_environment_variables_say(
     )
 )
 def test_metric_names_become_different_names_that_mlflow_takes(names: list[str]) -> None:
-    from mlflow.utils.validation import _validate_metric_name
+    from mlflow.utils import validation
 
+    validate: Any = validation._validate_metric_name
     clean = MetricNames()
     written = [clean.clean(name) for name in names]
     for name in written:
-        _validate_metric_name(name)
+        validate(name)
     assert len(set(written)) == len(names)
     assert [clean.clean(name) for name in names] == written

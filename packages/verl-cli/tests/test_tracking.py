@@ -498,12 +498,12 @@ def test_a_logger_that_hangs_holds_up_nothing(where: str, capsys: pytest.Capture
     else:
         assert lines == [
             (
-                "The service logger has not taken a record for 3 records; new ones are dropped. Training goes on; further "
-                "faults of it are only counted."
+                "The service logger has not taken a record for 3 records; new ones are dropped. Training goes on; "
+                "further faults of it are only counted."
             ),
             (
-                "The service logger did not answer within 0.3 s and lacks 20 of 20 records of this run; metrics.jsonl has "
-                "all metrics."
+                "The service logger did not answer within 0.3 s and lacks 20 of 20 records of this run; metrics.jsonl "
+                "has all metrics."
             ),
         ]
 

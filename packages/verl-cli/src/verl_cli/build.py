@@ -19,6 +19,7 @@ from verl_cli.models import check_same_vocabulary, has_tokenizer, locate_model, 
 from verl_cli.resume import Start, find_start
 from verl_cli.run_dir import RunDir
 from verl_cli.scoring import Scorer, load_scorer
+from verl_cli.tracking import check_loggers
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ def build(config: RunConfig, controller: Controller | None = None) -> Parts:
     Raises NothingLeft if the run directory holds this run, finished.
     """
     quiet_transformers()
+    check_loggers(config.trainer.logger)
     scorer = load_scorer(config.reward)
     run_dir = RunDir(Path(config.trainer.default_local_dir).expanduser().absolute())
     with run_dir.lock():  # a directory in use is found out now, not after the models are loaded

@@ -54,10 +54,6 @@ def locate_model(path: str, key: str) -> str:
     Raises:
         UserError: there is no such folder, and it is no name that the hub or its cache can be asked for.
     """
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.constants import is_offline_mode
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
-
     folder = Path(path).expanduser()
     if folder.is_dir():
         return str(folder)
@@ -67,6 +63,12 @@ def locate_model(path: str, key: str) -> str:
     )
     if path.startswith(("/", ".", "~")) or path.count("/") > 1:
         raise UserError(f"There is no model folder {path}.{_nearest(folder)} {remedy}")
+
+    # The hub's client takes a second to import: not where it is not needed.
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.constants import is_offline_mode
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
     try:
         cached = snapshot_download(path, local_files_only=True)
     except HFValidationError:

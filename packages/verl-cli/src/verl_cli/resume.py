@@ -7,69 +7,22 @@ because the run is about to write them again.
 
 import json
 import shutil
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from verl_cli import checkpoints
 from verl_cli.checkpoints import MARK, Checkpoint
-from verl_cli.config import ConfigError, RunConfig, resolve
-from verl_cli.config.keys import flatten
+from verl_cli.config import RunConfig
 from verl_cli.copies import Copies
 from verl_cli.errors import UserError
 from verl_cli.run_dir import RunDir
+from verl_cli.same_run import NOT_WORTH_A_LINE, allowed_changes, changes, said, stored_config
 from verl_cli.tracking import cut_rows
 
 STATE = "trainer_state.json"
 STATE_FORMAT = 1
-
-_ACTOR, _CRITIC, _REF = "actor_rollout_ref.actor", "critic", "actor_rollout_ref.ref"
-_ROLLOUT = "actor_rollout_ref.rollout"
-#: Keys, or sections, that a run may go on with changed: how long it is, what it shows and where, how it is cut for
-#: memory. The training files are here because the loader compares their content.
-_MAY_CHANGE = (
-    "actor_rollout_ref.model.enable_gradient_checkpointing",
-    "critic.model.enable_gradient_checkpointing",
-    f"{_ACTOR}.fsdp_config.reshard_after_forward",
-    f"{_ACTOR}.ppo_max_token_len_per_gpu",
-    f"{_ACTOR}.ppo_micro_batch_size_per_gpu",
-    f"{_ACTOR}.use_dynamic_bsz",
-    f"{_CRITIC}.fsdp.reshard_after_forward",
-    f"{_CRITIC}.ppo_max_token_len_per_gpu",
-    f"{_CRITIC}.ppo_micro_batch_size_per_gpu",
-    f"{_CRITIC}.use_dynamic_bsz",
-    f"{_REF}.fsdp_config.reshard_after_forward",
-    f"{_REF}.log_prob_max_token_len_per_gpu",
-    f"{_REF}.log_prob_micro_batch_size_per_gpu",
-    f"{_REF}.log_prob_use_dynamic_bsz",
-    f"{_ROLLOUT}.max_num_seqs",
-    f"{_ROLLOUT}.val_kwargs",
-    "data.train_files",
-    "data.val_files",
-    "data.val_max_samples",
-    "trainer.default_hdfs_dir",
-    "trainer.default_local_dir",
-    "trainer.device",
-    "trainer.experiment_name",
-    "trainer.log_val_generations",
-    "trainer.logger",
-    "trainer.max_actor_ckpt_to_keep",
-    "trainer.n_gpus_per_node",
-    "trainer.nnodes",
-    "trainer.project_name",
-    "trainer.resume_from_path",
-    "trainer.resume_mode",
-    "trainer.save_freq",
-    "trainer.test_freq",
-    "trainer.total_epochs",
-    "trainer.total_training_steps",
-    "trainer.val_before_train",
-    "trainer.val_only",
-)
-#: Of these, the ones that a user changes so often, and so harmlessly, that it is not worth a line.
-_NOT_WORTH_A_LINE = ("trainer.resume_from_path", "trainer.resume_mode")
 
 
 class NothingLeft(Exception):  # noqa: N818 (not an error: the run was finished before)
@@ -88,8 +41,8 @@ class Start:
     """Where to fetch it from."""
     state: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """The trainer's own state in it."""
-    unfinished: bool = False
-    """Whether the run directory holds an unfinished part of this very run."""
+    own: bool = False
+    """Whether it goes on with the run of the directory, or of its copies: not anew, and not with another's."""
     notices: tuple[str, ...] = field(default=(), compare=False)
 
     def check_left(self, config: RunConfig, run_dir: RunDir, total_steps: int) -> None:
@@ -115,7 +68,9 @@ class Start:
             folder = run_dir.save_checkpoint(self.step, self._fetch).path
         source = run_dir.path if folder is None or self.copies is not None else folder.parent
         for path in run_dir.records:
-            if self.copies is not None and not path.exists():
+            if path == run_dir.trackers and not self.own:
+                continue  # a branch is another run to the loggers
+            if self.copies is not None:
                 self.copies.fetch_file(path.name, path)
             elif source != run_dir.path and (source / path.name).exists():
                 shutil.copyfile(source / path.name, path)
@@ -154,11 +109,11 @@ def find_start(config: RunConfig, run_dir: RunDir) -> Start:
     notices: list[str] = []
     in_place = _names_the_newest(trainer.resume_from_path, run_dir) if trainer.resume_mode == "path" else False
     if run_dir.is_taken():
-        stored = _stored_config(run_dir.config.read_text("utf-8") if run_dir.config.exists() else None, run_dir.path)
-        notices += _compare(stored, config, run_dir.path, in_place=in_place)
+        stored = stored_config(run_dir.config.read_text("utf-8") if run_dir.config.exists() else None, run_dir.path)
+        notices += allowed_changes(stored, config, run_dir.path, in_place=in_place)
     elif copies is not None and copies.steps():
-        stored = _stored_config(copies.read_text("config.yaml"), copies.url)
-        notices += _compare(stored, config, copies.url, in_place=in_place)
+        stored = stored_config(copies.read_text("config.yaml"), copies.url)
+        notices += allowed_changes(stored, config, copies.url, in_place=in_place)
     if trainer.val_only and run_dir.checkpoints():
         raise UserError(
             f"trainer.val_only=true validates the initial model, but {run_dir.path} holds a training run. Give it its "
@@ -173,7 +128,7 @@ def find_start(config: RunConfig, run_dir: RunDir) -> Start:
     if run_dir.is_taken():
         if _summary(run_dir) is None:
             notices.append(f"{run_dir.path} holds a run that was stopped before its first checkpoint: it starts again.")
-        return Start(unfinished=True, notices=tuple(notices))
+        return Start(own=True, notices=tuple(notices))
     return Start(notices=tuple(notices))
 
 
@@ -208,11 +163,11 @@ def _newest(run_dir: RunDir, copies: Copies | None, notices: list[str]) -> Start
         step = remote[-1]
         state = read_state(copies.read_text(f"global_step_{step}", STATE), f"{copies.url}/global_step_{step}/{STATE}")
         notices.append(f"Going on from step {step}, from the copy in {copies.url}.")
-        return Start(step, None, copies, state, unfinished=True, notices=tuple(notices))
+        return Start(step, None, copies, state, own=True, notices=tuple(notices))
     if local is None:
         return None
     notices.append(f"Going on from step {local.step}: {local.path}.")
-    return Start(local.step, local.path, state=_state_of(local.path), unfinished=True, notices=tuple(notices))
+    return Start(local.step, local.path, state=_state_of(local.path), own=True, notices=tuple(notices))
 
 
 def _named(path: str, config: RunConfig, notices: list[str]) -> Start:
@@ -234,8 +189,8 @@ def _named(path: str, config: RunConfig, notices: list[str]) -> Start:
         text = stored.read_text("utf-8") if stored.exists() else None
     notices.append(f"Going on from step {step}: {path}.")
     if text is not None:  # a branch of another run may differ from it in anything; it is said
-        changed = _changes(_stored_config(text, str(Path(path).parent)), config)
-        notices += [_said(key, before, now) for key, (before, now) in changed.items() if key not in _NOT_WORTH_A_LINE]
+        changed = changes(stored_config(text, str(Path(path).parent)), config)
+        notices += [said(key, before, now) for key, (before, now) in changed.items() if key not in NOT_WORTH_A_LINE]
     return Start(step, folder, copies, state, notices=tuple(notices))
 
 
@@ -266,55 +221,3 @@ def _summary(run_dir: RunDir) -> dict[str, Any] | None:
     except ValueError as error:
         raise UserError(f"{run_dir.summary} is damaged ({error}). Remove it, and the run goes on.") from error
     return summary
-
-
-def _stored_config(text: str | None, place: Path | str) -> RunConfig:
-    """The configuration that a run wrote at its start."""
-    if text is None:
-        raise UserError(
-            f"{place} holds checkpoints but no config.yaml, so nothing tells whether they are of this run. Restore "
-            f"the file, or branch off: trainer.default_local_dir=NEW trainer.resume_mode=path "
-            f"trainer.resume_from_path={place}/global_step_N."
-        )
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "config.yaml"
-        path.write_text(text, "utf-8")
-        try:
-            return resolve([], config_file=path, allow_unused=True).config
-        except ConfigError as error:
-            raise UserError(
-                f"The config.yaml of {place} cannot be read: {'; '.join(error.problems)} Restore it as the run wrote "
-                f"it, or give this run its own directory: trainer.default_local_dir=DIR."
-            ) from error
-
-
-def _changes(stored: RunConfig, config: RunConfig) -> dict[str, tuple[Any, Any]]:
-    before, now = flatten(stored), flatten(config)
-    return {key: (before[key], now[key]) for key in now if before[key] != now[key]}
-
-
-def _compare(stored: RunConfig, config: RunConfig, place: Path | str, *, in_place: bool) -> Iterator[str]:
-    """Yield a line for each change that the run may go on with; UserError for the others."""
-    changed = _changes(stored, config)
-    forbidden = [key for key in changed if not _may_change(key)]
-    branches = config.trainer.resume_mode == "path" and not in_place
-    if branches and stored.trainer.resume_from_path != config.trainer.resume_from_path:
-        forbidden.append("trainer.resume_from_path")
-    if forbidden:
-        listed = "; ".join(_said(key, *changed[key]) for key in forbidden)
-        raise UserError(
-            f"{place} holds another run than this one, which is neither overwritten nor gone on with: {listed}. Give "
-            f"this run its own directory with trainer.default_local_dir=DIR. To go on from that run's checkpoint with "
-            f"these changes, add trainer.resume_mode=path trainer.resume_from_path={place}/global_step_N."
-        )
-    for key, (before, now) in changed.items():
-        if key not in _NOT_WORTH_A_LINE:
-            yield _said(key, before, now)
-
-
-def _said(key: str, before: Any, now: Any) -> str:
-    return f"{key} was {before} and is now {now}"
-
-
-def _may_change(key: str) -> bool:
-    return any(key == free or key.startswith(f"{free}.") for free in _MAY_CHANGE)

@@ -45,9 +45,14 @@ class RunDir:
         return self.path / "summary.json"
 
     @property
+    def trackers(self) -> Path:
+        """Under which ids the loggers know the run."""
+        return self.path / "trackers.json"
+
+    @property
     def records(self) -> tuple[Path, ...]:
         """What the run writes about itself, and copies beside its checkpoints."""
-        return (self.config, self.metrics, self.samples, self.path / "trackers.json", self.summary)
+        return (self.config, self.metrics, self.samples, self.trackers, self.summary)
 
     def checkpoints(self) -> list[Checkpoint]:
         """The complete checkpoints, the oldest first."""

@@ -24,8 +24,8 @@ Overrides = Callable[..., list[str]]
 ACTOR = "actor_rollout_ref__actor"
 
 
-def config(overrides: Overrides, preset: str = "ppo", **changes: object) -> RunConfig:
-    return resolve(overrides(**changes), preset=preset).config
+def config(overrides: Overrides, **changes: Any) -> RunConfig:
+    return resolve(overrides(**changes)).config
 
 
 def updates(run: RunConfig, steps: int = 10) -> dict[str, Updates]:

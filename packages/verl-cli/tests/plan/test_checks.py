@@ -87,6 +87,7 @@ def test_a_model_shorter_than_prompt_and_response(overrides: Overrides) -> None:
     problem = context_problem(run, 64)
     assert problem is not None and "has 64 positions" in problem and "= 70 tokens" in problem
     assert "data.max_response_length to at most 24" in problem
+    assert "data.max_prompt_length below 40" in (context_problem(run, 40) or "")
     assert context_problem(run, 70) is None and context_problem(run, None) is None
 
 

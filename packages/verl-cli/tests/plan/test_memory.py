@@ -51,11 +51,11 @@ def trained(**changes: Any) -> TrainedModel:
     return TrainedModel(**values | changes)
 
 
-class Live(TorchDispatchMode):
+class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types for it
     """Counts the bytes of the tensors that operations make, while they live."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.bytes = self.most = 0
         self._known: dict[int, int] = {}
 

@@ -30,8 +30,8 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (
             {
                 "data_source": "verl/arithmetic",
-                "prompt": [{"role": "user", "content": f"{10**i}+{i}="}],
-                "reward_model": {"style": "rule", "ground_truth": str(10**i + i)},
+                "prompt": [{"role": "user", "content": f"{10**i}+1="}],
+                "reward_model": {"style": "rule", "ground_truth": str(10**i + 1)},
             }
             for i in range(11)
         ),
@@ -66,8 +66,8 @@ def test_a_sound_run(overrides: Overrides, rows: Path, tmp_path: Path, assets: P
     assert plan.schedule.steps_per_epoch == loader.steps_per_epoch == 2
     assert plan.schedule.rows_left_out == 3
     assert (plan.sample.prompt, plan.sample.tokens) == (tokenizer.decode(first.prompt_ids), len(first.prompt_ids))
-    assert plan.sample.ground_truth == first.ground_truth == "1"
-    assert [tried.response for tried in plan.sample.tried] == ["", "1"]
+    assert plan.sample.ground_truth == first.ground_truth == "2"
+    assert [tried.response for tried in plan.sample.tried] == ["", "2"]
     assert plan.memory is not None and plan.disk is not None
 
     wide = text_of(plan, SCREEN[0])
@@ -81,7 +81,7 @@ def test_a_sound_run(overrides: Overrides, rows: Path, tmp_path: Path, assets: P
         "trainer.save_freq counts steps, not epochs",
         "trainer.test_freq counts steps, not epochs",
         "hf (float32)",
-        "'1+0=' (4 tokens)",
+        "'1+1=' (4 tokens)",
         "Nothing is wrong.",
     ):
         assert expected in whole
@@ -212,9 +212,9 @@ def test_a_run_that_goes_on_says_from_where(overrides: Overrides, tmp_path: Path
     assert plan.problems == []
     assert plan.start_step == 1
     assert any("Going on from step 1" in notice for notice in plan.notices)
-    # The prediction of a checkpoint's size is that of the files, up to their headers and the tokenizer.
+    # The files hold what is planned for, and a header of less than 2 KiB beside each of about 200 tensors.
     assert plan.disk is not None
-    files = [
+    written = [
         path for path in (tmp_path / "run" / "global_step_1").rglob("*") if path.suffix in (".distcp", ".safetensors")
     ]
-    assert sum(path.stat().st_size for path in files) == pytest.approx(plan.disk.checkpoint_bytes, rel=0.1)
+    assert 0 <= sum(path.stat().st_size for path in written) - plan.disk.checkpoint_bytes < 200 * 2048

@@ -4,12 +4,12 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from verl_cli.commands.guard import guarded
+from verl_cli.commands.options import AllowUnused, ConfigFile, Overrides, Preset
 
 app = typer.Typer(
     help="Look at the configuration: what a run would use, and what each key means.", no_args_is_help=True
@@ -18,12 +18,10 @@ app = typer.Typer(
 
 @app.command()
 def show(
-    overrides: Annotated[list[str] | None, typer.Argument(help="Configuration as key=value, as for train.")] = None,
-    config: Annotated[Path | None, typer.Option("--config", help="A YAML file to start from.")] = None,
-    preset: Annotated[str, typer.Option(help="ppo or grpo.")] = "ppo",
-    allow_unused: Annotated[
-        bool, typer.Option("--allow-unused", help="Only report keys that do nothing in this run.")
-    ] = False,
+    overrides: Overrides = None,
+    config: ConfigFile = None,
+    preset: Preset = "ppo",
+    allow_unused: AllowUnused = False,
     only_set: Annotated[
         bool, typer.Option("--only-set", help="Only what differs from the defaults: a file to keep.")
     ] = False,

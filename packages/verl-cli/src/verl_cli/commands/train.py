@@ -7,30 +7,33 @@ from typing import Annotated
 import typer
 
 from verl_cli.commands.guard import guarded
+from verl_cli.commands.options import AllowUnused, ConfigFile, Overrides, Preset
+from verl_cli.commands.plan import show_plan
 
 
 def train(
-    overrides: Annotated[
-        list[str] | None, typer.Argument(help="Configuration as key=value, e.g. data.train_batch_size=64.")
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", help="A YAML file to start from, such as a run's config.yaml.")
-    ] = None,
-    preset: Annotated[str, typer.Option(help="ppo or grpo.")] = "ppo",
-    allow_unused: Annotated[
-        bool,
-        typer.Option("--allow-unused", help="Only report keys that do nothing in this run, instead of refusing them."),
+    overrides: Overrides = None,
+    config: ConfigFile = None,
+    preset: Preset = "ppo",
+    allow_unused: AllowUnused = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what the run would do, as `verl-cli plan` does, and stop.")
     ] = False,
 ) -> None:
     """Train a model as the configuration says.
 
     At least data.train_files, data.val_files and actor_rollout_ref.model.path must be given; data.train_batch_size and
-    actor_rollout_ref.actor.ppo_mini_batch_size (prompts) are the next to look at. Every key with its default and what
-    it is for stands in verl_cli/config/schema.py; a wrong one is refused with the nearest.
+    actor_rollout_ref.actor.ppo_mini_batch_size (prompts) are the next to look at. `verl-cli config keys` lists every
+    key with its default and what it is for; a wrong one is refused with the nearest.
+
+    A run that was stopped goes on when the same command is given again.
 
     ppo trains a critic (advantages by GAE); grpo compares the n responses of a prompt and needs none.
     """
-    run_training(overrides or [], preset=preset, config_file=config, allow_unused=allow_unused)
+    if dry_run:
+        show_plan(overrides or [], preset=preset, config_file=config, allow_unused=allow_unused)
+    else:
+        run_training(overrides or [], preset=preset, config_file=config, allow_unused=allow_unused)
 
 
 def run_training(

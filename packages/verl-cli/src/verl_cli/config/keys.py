@@ -84,8 +84,8 @@ def _blank(owner: type[T]) -> T:
 
 
 def _walk(config: Any, prefix: str) -> Iterator[LiveKey]:
-    hints = get_type_hints(type(config))
-    docs = _field_docs(type(config))
+    owner: type = type(config)
+    hints, docs = _annotations(owner)
     for item in fields(config):
         name, value = prefix + item.name, getattr(config, item.name)
         if is_dataclass(value):
@@ -95,11 +95,12 @@ def _walk(config: Any, prefix: str) -> Iterator[LiveKey]:
             yield LiveKey(name, hints[item.name], value, derived, docs.get(item.name, ""))
 
 
-def _field_docs(owner: type) -> dict[str, str]:
-    """Read the docstrings that stand below the fields of a dataclass."""
+@cache
+def _annotations(owner: type) -> tuple[dict[str, Any], dict[str, str]]:
+    """The types of a dataclass's fields, and the docstrings that stand below them."""
     body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
     assert isinstance(body, ast.ClassDef)
-    return {
+    return get_type_hints(owner), {
         above.target.id: " ".join(inspect.cleandoc(below.value.value).split())
         for above, below in zip(body.body, body.body[1:], strict=False)
         if isinstance(above, ast.AnnAssign)

@@ -45,7 +45,8 @@ def chain(error: BaseException) -> Iterator[BaseException]:
             continue
         seen.add(id(current))
         yield current
-        waiting += [earlier for earlier in (current.__cause__ or current.__context__,) if earlier is not None]
+        earlier = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+        waiting += [] if earlier is None else [earlier]
         failures = vars(current).get("_failures")  # torch's CheckpointException: {rank: (exception, its traceback)}
         if isinstance(failures, dict):
             entries = (entry[0] for entry in failures.values() if isinstance(entry, tuple) and entry)

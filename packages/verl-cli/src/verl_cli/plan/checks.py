@@ -119,10 +119,13 @@ def context_problem(config: RunConfig, context: int | None) -> str | None:
     longest = data.max_prompt_length + data.max_response_length
     if context is None or context >= longest:
         return None
+    room = context - data.max_prompt_length
+    shorter = f"Set data.max_response_length to at most {room}, shorten the prompts"
+    if room < 1:
+        shorter = f"Set data.max_prompt_length below {context}"
     return (
         f"The model has {context} positions, fewer than data.max_prompt_length + data.max_response_length = {longest} "
-        f"tokens: responses that reach position {context} would end there. Set data.max_response_length to at most "
-        f"{max(context - data.max_prompt_length, 1)}, shorten the prompts, or, if the model can do more, set "
+        f"tokens: responses that reach position {context} would end there. {shorter}, or, if the model can do more, set "
         f"actor_rollout_ref.model.override_config.max_position_embeddings={longest}."
     )
 

@@ -55,7 +55,7 @@ def warm_up(
         flawed = generator.random(rows_per_step) < forgotten_carries
         batch = demonstrations.select(2 * generator.integers(len(rows), size=rows_per_step) + flawed)
         metrics = engine.train_batch(batch, SftLoss(), loss_denominators(batch))
-        progress(step, metrics["loss"][0])
+        progress(step, metrics["loss"].number())
     engine.export(out)
 
 

@@ -27,7 +27,6 @@ __all__ = [
     "cut_rows",
     "last_step",
     "read_rows",
-    "read_rows",
     "trackers_for",
     "validation_results",
 ]

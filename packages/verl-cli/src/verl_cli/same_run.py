@@ -1,0 +1,110 @@
+"""Whether two configurations are of the same run: what a run may change while it goes on."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from verl_cli.config import ConfigError, RunConfig, resolve
+from verl_cli.config.keys import flatten
+from verl_cli.errors import UserError
+
+_ACTOR, _CRITIC, _REF = "actor_rollout_ref.actor", "critic", "actor_rollout_ref.ref"
+_ROLLOUT = "actor_rollout_ref.rollout"
+#: Keys, or sections, that a run may go on with changed: how long it is, what it shows and where, how it is cut for
+#: memory. The training files are here because the loader compares their content.
+_MAY_CHANGE = (
+    "actor_rollout_ref.model.enable_gradient_checkpointing",
+    "critic.model.enable_gradient_checkpointing",
+    f"{_ACTOR}.fsdp_config.reshard_after_forward",
+    f"{_ACTOR}.ppo_max_token_len_per_gpu",
+    f"{_ACTOR}.ppo_micro_batch_size_per_gpu",
+    f"{_ACTOR}.use_dynamic_bsz",
+    f"{_CRITIC}.fsdp.reshard_after_forward",
+    f"{_CRITIC}.ppo_max_token_len_per_gpu",
+    f"{_CRITIC}.ppo_micro_batch_size_per_gpu",
+    f"{_CRITIC}.use_dynamic_bsz",
+    f"{_REF}.fsdp_config.reshard_after_forward",
+    f"{_REF}.log_prob_max_token_len_per_gpu",
+    f"{_REF}.log_prob_micro_batch_size_per_gpu",
+    f"{_REF}.log_prob_use_dynamic_bsz",
+    f"{_ROLLOUT}.max_num_seqs",
+    f"{_ROLLOUT}.val_kwargs",
+    "data.train_files",
+    "data.val_files",
+    "data.val_max_samples",
+    "trainer.default_hdfs_dir",
+    "trainer.default_local_dir",
+    "trainer.device",
+    "trainer.experiment_name",
+    "trainer.log_val_generations",
+    "trainer.logger",
+    "trainer.max_actor_ckpt_to_keep",
+    "trainer.n_gpus_per_node",
+    "trainer.nnodes",
+    "trainer.project_name",
+    "trainer.resume_from_path",
+    "trainer.resume_mode",
+    "trainer.save_freq",
+    "trainer.test_freq",
+    "trainer.total_epochs",
+    "trainer.total_training_steps",
+    "trainer.val_before_train",
+    "trainer.val_only",
+)
+#: Of these, the ones that a user changes so often, and so harmlessly, that it is not worth a line.
+NOT_WORTH_A_LINE = ("trainer.resume_from_path", "trainer.resume_mode")
+
+
+def stored_config(text: str | None, place: Path | str) -> RunConfig:
+    """The configuration that a run wrote at its start."""
+    if text is None:
+        raise UserError(
+            f"{place} holds checkpoints but no config.yaml, so nothing tells whether they are of this run. Restore "
+            f"the file, or branch off: trainer.default_local_dir=NEW trainer.resume_mode=path "
+            f"trainer.resume_from_path={place}/global_step_N."
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "config.yaml"
+        path.write_text(text, "utf-8")
+        try:
+            return resolve([], config_file=path, allow_unused=True).config
+        except ConfigError as error:
+            raise UserError(
+                f"The config.yaml of {place} cannot be read: {'; '.join(error.problems)} Restore it as the run wrote "
+                f"it, or give this run its own directory: trainer.default_local_dir=DIR."
+            ) from error
+
+
+def changes(stored: RunConfig, config: RunConfig) -> dict[str, tuple[Any, Any]]:
+    """The keys that differ, each with the stored value and the present one."""
+    before, now = flatten(stored), flatten(config)
+    return {key: (before[key], now[key]) for key in now if before[key] != now[key]}
+
+
+def allowed_changes(stored: RunConfig, config: RunConfig, place: Path | str, *, in_place: bool) -> Iterator[str]:
+    """Yield a line for each change that the run may go on with; UserError for the others."""
+    changed = changes(stored, config)
+    forbidden = [key for key in changed if not _may_change(key)]
+    branches = config.trainer.resume_mode == "path" and not in_place
+    if branches and stored.trainer.resume_from_path != config.trainer.resume_from_path:
+        forbidden.append("trainer.resume_from_path")
+    if forbidden:
+        listed = "; ".join(said(key, *changed[key]) for key in forbidden)
+        raise UserError(
+            f"{place} holds another run than this one, which is neither overwritten nor gone on with: {listed}. Give "
+            f"this run its own directory with trainer.default_local_dir=DIR. To go on from that run's checkpoint with "
+            f"these changes, add trainer.resume_mode=path trainer.resume_from_path={place}/global_step_N."
+        )
+    for key, (before, now) in changed.items():
+        if key not in NOT_WORTH_A_LINE:
+            yield said(key, before, now)
+
+
+def said(key: str, before: Any, now: Any) -> str:
+    """A change as a line for the user."""
+    return f"{key} was {before} and is now {now}"
+
+
+def _may_change(key: str) -> bool:
+    return any(key == free or key.startswith(f"{free}.") for free in _MAY_CHANGE)

@@ -1,0 +1,411 @@
+"""No key is dead: for every live key, two tiny real runs that differ in that key alone differ in something observable.
+
+Each case says what else must be set for the key to matter, to what it is changed, and where the change is looked for.
+The run without the change is made twice and must be equal in everything that is observed, so that nothing passes by
+chance.
+"""
+
+import contextlib
+import hashlib
+import io
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from verl_cli.commands.train import run_training
+from verl_cli.config import flat_keys
+from verl_cli.quickstart.model import write_model
+
+ACTOR = "actor_rollout_ref.actor"
+MODEL = "actor_rollout_ref.model"
+REF = "actor_rollout_ref.ref"
+ROLLOUT = "actor_rollout_ref.rollout"
+
+Values = Mapping[str, str]
+Aspect = Literal["metrics", "samples", "weights", "exports", "passes", "printed", "files", "refusal"]
+
+#: The run that every case starts from. Values are in Hydra's grammar; WORLD is the folder of models and data.
+BASE: Values = {
+    "data.train_files": "WORLD/train.jsonl",
+    "data.val_files": "WORLD/validation.jsonl",
+    "data.train_batch_size": "4",
+    "data.max_prompt_length": "8",
+    "data.max_response_length": "4",
+    f"{MODEL}.path": "WORLD/model",
+    f"{MODEL}.enable_gradient_checkpointing": "false",
+    f"{ACTOR}.ppo_mini_batch_size": "2",
+    f"{ACTOR}.optim.lr": "1e-2",
+    f"{ROLLOUT}.n": "2",
+    "reward.custom_reward_function.path": "WORLD/reward.py",
+    "trainer.total_training_steps": "1",
+    "trainer.default_local_dir": "run",
+    "trainer.device": "cpu",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """How one key shows that it is alive."""
+
+    value: str
+    sees: Aspect
+    given: Values = field(default_factory=dict)
+    """What else is set, in both runs; "" takes a key of the base away."""
+    earlier: Values | None = None
+    """Settings of a run that goes before, in the same folder."""
+    allow_unused: bool = False
+
+
+GRPO = {"algorithm.adv_estimator": "grpo"}
+ADAPTIVE = {
+    "algorithm.kl_ctrl.type": "adaptive",
+    "algorithm.kl_ctrl.target_kl": "1e-6",
+    "algorithm.kl_penalty": "abs",
+    "trainer.total_training_steps": "3",
+}
+IN_LOSS = {f"{ACTOR}.use_kl_loss": "true"}
+SHORT_PROMPTS = {"data.max_prompt_length": "4", "data.truncation": "right"}
+RULES = {"reward.custom_reward_function.path": ""}
+SAMPLED = {f"{ROLLOUT}.val_kwargs.temperature": "1.0"}
+STEPS = {"trainer.total_training_steps": "2"}
+BY_FOLDER = {"trainer.default_local_dir": ""}
+
+CASES: dict[str, Case] = {
+    "data.train_files": Case("WORLD/more.jsonl", "metrics"),
+    "data.val_files": Case("WORLD/more.jsonl", "samples"),
+    "data.train_batch_size": Case("8", "metrics"),
+    "data.max_prompt_length": Case("4", "metrics", {"data.truncation": "right"}),
+    "data.max_response_length": Case("2", "metrics"),
+    "data.prompt_key": Case("question", "samples"),
+    "data.reward_fn_key": Case("source", "metrics", RULES),
+    "data.shuffle": Case("false", "metrics"),
+    "data.seed": Case("7", "metrics"),
+    "data.truncation": Case("left", "samples", SHORT_PROMPTS),
+    "data.filter_overlong_prompts": Case("true", "metrics", {**SHORT_PROMPTS, "data.train_batch_size": "2"}),
+    "data.train_max_samples": Case("5", "metrics"),
+    "data.val_max_samples": Case("2", "samples"),
+    "data.apply_chat_template_kwargs": Case("{mark: true}", "samples", {f"{MODEL}.tokenizer_path": "WORLD/other"}),
+    "data.prompt_format": Case("rendered", "refusal", {"data.prompt_key": "text"}),
+    f"{MODEL}.path": Case("WORLD/other", "metrics"),
+    f"{MODEL}.tokenizer_path": Case("WORLD/other", "metrics"),
+    f"{MODEL}.trust_remote_code": Case("true", "passes", {f"{MODEL}.path": "WORLD/code"}),
+    f"{MODEL}.enable_gradient_checkpointing": Case("true", "passes"),
+    f"{MODEL}.override_config": Case("{rms_norm_eps: 0.5}", "metrics"),
+    f"{ACTOR}.ppo_mini_batch_size": Case("4", "passes"),
+    f"{ACTOR}.ppo_micro_batch_size_per_gpu": Case("1", "passes"),
+    f"{ACTOR}.use_dynamic_bsz": Case(
+        "true", "passes", {f"{ACTOR}.ppo_micro_batch_size_per_gpu": "1"}, allow_unused=True
+    ),
+    f"{ACTOR}.ppo_max_token_len_per_gpu": Case("12", "passes"),
+    f"{ACTOR}.clip_ratio": Case("1e-4", "metrics"),
+    f"{ACTOR}.clip_ratio_low": Case("1e-4", "metrics"),
+    f"{ACTOR}.clip_ratio_high": Case("1e-4", "metrics"),
+    f"{ACTOR}.clip_ratio_c": Case("1.0001", "metrics"),
+    f"{ACTOR}.policy_loss.loss_mode": Case("gspo", "refusal"),
+    f"{ACTOR}.loss_agg_mode": Case("token-sum", "metrics"),
+    f"{ACTOR}.loss_scale_factor": Case(
+        "8", "metrics", {f"{ACTOR}.loss_agg_mode": "seq-mean-token-sum-norm", f"{ACTOR}.loss_scale_factor": "4"}
+    ),
+    f"{ACTOR}.entropy_coeff": Case("0.1", "metrics"),
+    f"{ACTOR}.use_kl_loss": Case("true", "metrics"),
+    f"{ACTOR}.kl_loss_coef": Case("1.0", "metrics", IN_LOSS),
+    f"{ACTOR}.kl_loss_type": Case("abs", "metrics", IN_LOSS),
+    f"{ACTOR}.ppo_epochs": Case("2", "passes"),
+    f"{ACTOR}.shuffle": Case("true", "metrics"),
+    f"{REF}.log_prob_micro_batch_size_per_gpu": Case("1", "passes"),
+    f"{REF}.log_prob_use_dynamic_bsz": Case(
+        "true", "passes", {f"{REF}.log_prob_micro_batch_size_per_gpu": "1"}, allow_unused=True
+    ),
+    f"{REF}.log_prob_max_token_len_per_gpu": Case("12", "passes"),
+    f"{ROLLOUT}.name": Case("vllm", "refusal"),
+    f"{ROLLOUT}.n": Case("3", "metrics"),
+    f"{ROLLOUT}.temperature": Case("0.5", "metrics"),
+    f"{ROLLOUT}.top_k": Case("2", "metrics"),
+    f"{ROLLOUT}.top_p": Case("0.5", "metrics"),
+    f"{ROLLOUT}.seed": Case("7", "metrics"),
+    f"{ROLLOUT}.ignore_eos": Case("true", "metrics"),
+    f"{ROLLOUT}.dtype": Case("float64", "passes"),
+    f"{ROLLOUT}.max_num_seqs": Case("3", "passes"),
+    f"{ROLLOUT}.val_kwargs.n": Case("2", "samples", SAMPLED),
+    f"{ROLLOUT}.val_kwargs.temperature": Case("1.0", "samples"),
+    f"{ROLLOUT}.val_kwargs.top_k": Case("1", "samples", SAMPLED),
+    f"{ROLLOUT}.val_kwargs.top_p": Case("0.1", "samples", SAMPLED),
+    "critic.model.path": Case("WORLD/other", "metrics"),
+    "critic.model.tokenizer_path": Case("WORLD/other", "exports"),
+    "critic.model.trust_remote_code": Case("true", "passes", {"critic.model.path": "WORLD/code"}),
+    "critic.model.enable_gradient_checkpointing": Case("false", "passes"),
+    "critic.model.override_config": Case("{rms_norm_eps: 0.5}", "metrics"),
+    "critic.ppo_mini_batch_size": Case("4", "passes"),
+    "critic.ppo_micro_batch_size_per_gpu": Case("1", "passes"),
+    "critic.use_dynamic_bsz": Case("true", "passes", {"critic.ppo_micro_batch_size_per_gpu": "1"}, allow_unused=True),
+    "critic.ppo_max_token_len_per_gpu": Case("12", "passes"),
+    "critic.ppo_epochs": Case("2", "passes"),
+    "critic.cliprange_value": Case("1e-6", "metrics"),
+    "critic.loss_agg_mode": Case("token-sum", "metrics"),
+    "critic.loss_scale_factor": Case(
+        "8", "metrics", {"critic.loss_agg_mode": "seq-mean-token-sum-norm", "critic.loss_scale_factor": "4"}
+    ),
+    "critic.shuffle": Case("true", "metrics"),
+    "algorithm.adv_estimator": Case("grpo", "metrics"),
+    "algorithm.gamma": Case("0.5", "metrics"),
+    "algorithm.lam": Case("0.5", "metrics"),
+    "algorithm.norm_adv_by_std_in_grpo": Case("false", "metrics", GRPO),
+    "algorithm.use_kl_in_reward": Case("false", "metrics"),
+    "algorithm.kl_penalty": Case("abs", "metrics", STEPS),
+    "algorithm.kl_ctrl.type": Case("adaptive", "metrics", STEPS),
+    "algorithm.kl_ctrl.kl_coef": Case("0.5", "metrics"),
+    "algorithm.kl_ctrl.horizon": Case("100", "metrics", ADAPTIVE),
+    "algorithm.kl_ctrl.target_kl": Case("100", "metrics", ADAPTIVE),
+    "reward.custom_reward_function.path": Case("WORLD/constant.py", "metrics"),
+    "reward.custom_reward_function.name": Case("second", "metrics"),
+    "reward.custom_reward_function.reward_kwargs": Case("{bonus: 1}", "metrics"),
+    "trainer.total_epochs": Case("2", "metrics", {"trainer.total_training_steps": "", "trainer.total_epochs": "1"}),
+    "trainer.total_training_steps": Case("2", "metrics"),
+    "trainer.project_name": Case("project", "files", BY_FOLDER),
+    "trainer.experiment_name": Case("experiment", "files", BY_FOLDER),
+    "trainer.logger": Case("[jsonl]", "printed"),
+    "trainer.log_val_generations": Case("2", "printed"),
+    "trainer.nnodes": Case("2", "refusal"),
+    "trainer.n_gpus_per_node": Case("2", "refusal"),
+    "trainer.save_freq": Case("1", "files", STEPS),
+    "trainer.test_freq": Case("1", "samples", STEPS),
+    "trainer.val_before_train": Case("false", "samples"),
+    "trainer.val_only": Case("true", "files"),
+    "trainer.critic_warmup": Case("1", "metrics", STEPS),
+    "trainer.max_actor_ckpt_to_keep": Case("1", "files", {**STEPS, "trainer.save_freq": "1"}),
+    "trainer.default_local_dir": Case("elsewhere", "files"),
+    "trainer.default_hdfs_dir": Case("copies", "files"),
+    "trainer.resume_mode": Case("disable", "refusal", earlier={}),
+    "trainer.resume_from_path": Case(
+        "earlier/global_step_2",
+        "metrics",
+        {
+            "trainer.resume_mode": "path",
+            "trainer.resume_from_path": "earlier/global_step_1",
+            "trainer.total_training_steps": "3",
+        },
+        earlier={**STEPS, "trainer.default_local_dir": "earlier", "trainer.save_freq": "1"},
+    ),
+    "trainer.device": Case("cuda", "passes" if torch.cuda.is_available() else "refusal"),
+    "trainer.seed": Case("7", "metrics"),
+}
+for _optim in (f"{ACTOR}.optim", "critic.optim"):
+    CASES |= {
+        f"{_optim}.lr": Case("1e-4", "metrics"),
+        f"{_optim}.lr_warmup_steps": Case("3", "metrics"),
+        f"{_optim}.lr_warmup_steps_ratio": Case("1.0", "metrics"),
+        f"{_optim}.lr_scheduler_type": Case("linear", "metrics"),
+        f"{_optim}.min_lr_ratio": Case("0.5", "metrics", {f"{_optim}.lr_scheduler_type": "linear"}),
+        f"{_optim}.num_cycles": Case("1.0", "metrics", {f"{_optim}.lr_scheduler_type": "cosine"}),
+        f"{_optim}.weight_decay": Case("0.5", "weights"),
+        f"{_optim}.betas": Case("[0.5, 0.9]", "weights"),
+        f"{_optim}.clip_grad": Case("1e-5", "weights"),
+    }
+for _fsdp in (f"{ACTOR}.fsdp_config", f"{REF}.fsdp_config", "critic.fsdp"):
+    CASES |= {
+        f"{_fsdp}.model_dtype": Case("fp64", "passes"),
+        f"{_fsdp}.dtype": Case("bf16", "passes"),
+        f"{_fsdp}.reshard_after_forward": Case("false", "passes"),
+    }
+
+
+REWARD = """
+def compute_score(data_source, solution_str, ground_truth, extra_info=None, bonus=0):
+    return {"score": bonus + sum(map(ord, solution_str)) % 7 / 7, "acc": solution_str == ground_truth}
+
+def second(data_source, solution_str, ground_truth, extra_info=None):
+    return len(solution_str)
+"""
+CODE = """
+from transformers import Qwen2ForCausalLM, Qwen2ForTokenClassification
+
+class OwnForCausalLM(Qwen2ForCausalLM):
+    pass
+
+class OwnForTokenClassification(Qwen2ForTokenClassification):
+    pass
+"""
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Models, data and reward functions; no case writes into it."""
+    folder = tmp_path_factory.mktemp("world")
+    for name, seed in (("model", 0), ("other", 1), ("code", 0)):
+        write_model(folder / name, seed=seed, hidden_size=16, layers=1, heads=2)
+    template = folder / "other" / "chat_template.jinja"
+    template.write_text("{{ messages[0]['content'] }}{{ '+' if mark else '=' }}")
+    config = json.loads((folder / "code" / "config.json").read_text())
+    config["auto_map"] = {
+        f"AutoModel{head}": f"modeling_own.Own{head}" for head in ("ForCausalLM", "ForTokenClassification")
+    }
+    (folder / "code" / "config.json").write_text(json.dumps(config))
+    (folder / "code" / "modeling_own.py").write_text(CODE)
+    (folder / "reward.py").write_text(REWARD)
+    (folder / "constant.py").write_text(REWARD.replace("sum(map(ord, solution_str)) % 7 / 7", "1"))
+    for name, start, count in (("train", 5, 9), ("validation", 8, 4), ("more", 20, 8)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row(i)) + "\n" for i in range(start, start + count)))
+    return folder
+
+
+def row(number: int) -> dict[str, Any]:
+    """A problem of four to six characters, under two names each of what a key may choose."""
+    other = number % 3
+    return {
+        "prompt": [{"role": "user", "content": f"{number}+{other}="}],
+        "question": [{"role": "user", "content": f"{other}+{number}="}],
+        "text": f"{number}+{other}=",
+        "data_source": "verl/arithmetic",
+        "source": "openai/gsm8k",
+        "reward_model": {"style": "rule", "ground_truth": str(number + other)},
+        "extra_info": {"index": number},
+    }
+
+
+Observation = dict[Aspect, Any]
+
+
+class Laboratory:
+    """Makes runs and remembers what was seen of those that nothing was changed in."""
+
+    def __init__(self, world: Path, new_folder: Callable[[], Path]) -> None:
+        self.world = world
+        self.new_folder = new_folder
+        self.controls: dict[object, Observation] = {}
+
+    def control(self, case: Case) -> Observation:
+        """What a case's run shows without the change; made twice the first time, and equal both times."""
+        identity = (tuple(sorted(case.given.items())), str(case.earlier), case.allow_unused)
+        if identity not in self.controls:
+            self.controls[identity] = self.observe(case)
+            again = self.observe(case)
+            for aspect, seen in self.controls[identity].items():
+                assert seen == again[aspect], f"two equal runs differ in their {aspect}"
+        return self.controls[identity]
+
+    def observe(self, case: Case, changes: Values | None = None) -> Observation:
+        """What a case's run shows."""
+        folder = self.new_folder()
+        with contextlib.chdir(folder):
+            if case.earlier is not None:
+                assert self.run({**BASE, **case.earlier}, case.allow_unused)[0] is None
+            before = set(files_of(folder))
+            passes: Counter[tuple[object, ...]] = Counter()
+            with counting(passes):
+                refusal, printed = self.run({**BASE, **case.given, **(changes or {})}, case.allow_unused)
+        assert not before - set(files_of(folder)), "a run removed files of an earlier one"
+        text = printed.replace(str(folder), "FOLDER").replace(str(self.world), "WORLD")
+        run_dir = next(iter(path.parent for path in folder.rglob("metrics.jsonl") if path not in before), folder)
+        for name in ("run", "elsewhere"):
+            run_dir = folder / name if (folder / name / "metrics.jsonl").exists() else run_dir
+        return {
+            "metrics": [untimed(json.loads(line)) for line in lines_of(run_dir / "metrics.jsonl")],
+            "samples": lines_of(run_dir / "val_samples.jsonl"),
+            "weights": hashes(folder, lambda path: path.suffix == ".safetensors"),
+            "exports": hashes(folder, lambda path: path.suffix != ".safetensors"),
+            "passes": passes,
+            "printed": [re.sub(r"^(step: \d+).*", r"\1", line) for line in text.splitlines()],
+            "files": sorted(str(path.relative_to(folder)) for path in files_of(folder)),
+            "refusal": None if refusal is None else text[text.index("error: ") :],
+        }
+
+    def run(self, values: Values, allow_unused: bool) -> tuple[int | None, str]:
+        """Train; the exit code of a run that was refused, and all that was printed."""
+        overrides = [f"{key}={self.written(value)}" for key, value in values.items() if value]
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            try:
+                run_training(overrides, allow_unused=allow_unused)
+            except SystemExit as stopped:
+                assert isinstance(stopped.code, int)
+                return stopped.code, printed.getvalue()
+            finally:
+                if dist.is_initialized():
+                    dist.destroy_process_group()
+        return None, printed.getvalue()
+
+    def written(self, value: str) -> str:
+        """A value with the world's folder in it."""
+        return value if "WORLD" not in value else f"'{value.replace('WORLD', str(self.world))}'"
+
+
+def files_of(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if path.is_file())
+
+
+def lines_of(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def hashes(folder: Path, wanted: Callable[[Path], bool]) -> dict[str, str]:
+    """A digest of each wanted file of the exported models, by its path."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("huggingface/*")
+        if wanted(path)
+    }
+
+
+TIMES = re.compile(r"timing_.*|perf/(throughput|time_per_step).*|.*seconds|.*_seconds")
+
+
+def untimed(line: dict[str, Any]) -> dict[str, Any]:
+    return {"step": line["step"]} | {k: v for k, v in line["data"].items() if not TIMES.fullmatch(k)}
+
+
+@contextlib.contextmanager
+def counting(passes: Counter[tuple[object, ...]]) -> Iterator[None]:
+    """Count the forward passes of models and layers: class, device, shape, dtype, and which parameters are sharded."""
+
+    def count(module: torch.nn.Module, arguments: object, output: Any) -> None:
+        name = type(module).__name__
+        if not name.endswith(("Layer", "Model", "ForCausalLM", "ForTokenClassification")):
+            return
+        tensor = output if isinstance(output, torch.Tensor) else output[0]
+        layers = [layer for layer in module.modules() if type(layer).__name__.endswith("Layer")]
+        sharded = sum(isinstance(weight, DTensor) for layer in layers for weight in layer.parameters())
+        passes[(name, tensor.device.type, tuple(tensor.shape), tensor.dtype, tensor.requires_grad, sharded)] += 1
+
+    def begin(module: torch.nn.Module, arguments: object) -> None:
+        # The parts of a layer that is recomputed begin again; the last ones do not end, because nothing needs them.
+        passes[(type(module).__name__, "begins", module.training)] += 1
+
+    handles = register_module_forward_hook(count), register_module_forward_pre_hook(begin)
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@pytest.fixture(scope="module")
+def laboratory(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
+    with pytest.MonkeyPatch.context() as patch:
+        # transformers copies a model folder's code there; it is on the path of this process alone.
+        cache = str(tmp_path_factory.mktemp("modules"))
+        patch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", cache)
+        patch.syspath_prepend(cache)
+        yield Laboratory(world, lambda: tmp_path_factory.mktemp("run"))
+
+
+def test_there_is_a_case_for_every_live_key_and_for_no_other() -> None:
+    assert sorted(CASES) == sorted(key.name for key in flat_keys())
+
+
+@pytest.mark.parametrize("key", [key.name for key in flat_keys()])
+def test_toggling_a_key_shows(laboratory: Laboratory, key: str) -> None:
+    case = CASES[key]
+    before = laboratory.control(case)
+    after = laboratory.observe(case, {key: case.value})
+    if case.sees != "refusal":
+        assert (before["refusal"], after["refusal"]) == (None, None)
+    assert before[case.sees] != after[case.sees], f"{key}={case.value} changed nothing in the {case.sees}"

@@ -12,10 +12,11 @@ from typing import Any
 import huggingface_hub.constants
 import pytest
 from verl_cli import models
-from verl_cli.build import build, load_tokenizer
+from verl_cli.build import build
 from verl_cli.commands.train import run_training
 from verl_cli.config import resolve
 from verl_cli.errors import UserError
+from verl_cli.tokenizer import load_tokenizer
 from verl_engine import ModelConfig
 
 Overrides = Callable[..., list[str]]

@@ -185,7 +185,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(runs: Runs, tmp_p
 
 def test_a_longer_run_goes_on_from_a_finished_one(runs: Runs, tmp_path: Path) -> None:
     short, long = tmp_path / "short", tmp_path / "long"
-    flat = {"actor_rollout_ref__actor__optim__lr_scheduler_type": "constant", "trainer__test_freq": 1}
+    flat: dict[str, Any] = {"actor_rollout_ref__actor__optim__lr_scheduler_type": "constant", "trainer__test_freq": 1}
     assert runs.run(long, **flat, trainer__total_training_steps=4) == 0
     assert runs.run(short, **flat, trainer__total_training_steps=2) == 0
     assert runs.run(short, **flat, trainer__total_training_steps=4) == 0
@@ -269,7 +269,10 @@ def test_a_branch_begins_with_the_rows_and_weights_of_its_origin(
     runs: Runs, tmp_path: Path, uninterrupted: Path
 ) -> None:
     branch = tmp_path / "branch"
-    origin = {"trainer__resume_mode": "path", "trainer__resume_from_path": uninterrupted / "global_step_3"}
+    origin: dict[str, Any] = {
+        "trainer__resume_mode": "path",
+        "trainer__resume_from_path": uninterrupted / "global_step_3",
+    }
     assert runs.run(branch, kill_at=16 + 10 + 1, **origin) == -signal.SIGKILL  # in step 5
     assert (steps(branch), [row["step"] for row in rows(branch)]) == ([4], [0, 1, 2, 3, 4])
     assert runs.run(branch, **origin) == 0  # the same command goes on with the branch, not from its origin again
@@ -320,7 +323,7 @@ def test_a_run_goes_on_from_its_copies_when_its_directory_is_gone(
     runs: Runs, tmp_path: Path, uninterrupted: Path
 ) -> None:
     run_dir, copies = tmp_path / "run", tmp_path / "copies"
-    url = {"trainer__default_hdfs_dir": f"file://{copies}"}
+    url: dict[str, Any] = {"trainer__default_hdfs_dir": f"file://{copies}"}
     assert runs.run(run_dir, kill_at=10 + 4 * 16 + 2 * 10 + 1, **url, trainer__save_freq=2) == -signal.SIGKILL
     shutil.rmtree(run_dir)
     (copies / "global_step_6" / "actor").mkdir(parents=True)  # a copy that was cut short has no mark

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 from verl_algos import rewards
-from verl_cli.build import load_tokenizer, rollout_role
+from verl_cli.build import rollout_role
 from verl_cli.config import RunConfig, resolve
 from verl_cli.controller import LocalController, WorkerGroup
 from verl_cli.scoring import Scorer
+from verl_cli.tokenizer import load_tokenizer
 from verl_cli.tracking import validation_results
 from verl_cli.validation import SampleLog, ValidationResult, validate
 from verl_cli.validation_metrics import Outcome, accuracy, validation_metrics

@@ -7,18 +7,19 @@ from typing import Any, Literal
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoConfig
 from verl_data import Prompt, PromptLoader
-from verl_engine import EngineConfig, FsdpEngine, ModelConfig, OptimConfig
+from verl_engine import EngineConfig, FsdpEngine, OptimConfig
 from verl_rollout import HfRollout
 
 from verl_cli.config import ActorConfig, CriticConfig, RunConfig
 from verl_cli.controller import Controller, LocalController, RoleSpec, WorkerGroup
 from verl_cli.errors import UserError
-from verl_cli.models import check_same_vocabulary, has_tokenizer, locate_model, locate_models
+from verl_cli.models import check_same_vocabulary, locate_model, locate_models
 from verl_cli.resume import Start, find_start
 from verl_cli.run_dir import RunDir
 from verl_cli.scoring import Scorer, load_scorer
+from verl_cli.tokenizer import load_tokenizer
 from verl_cli.tracking import check_loggers
 
 
@@ -52,15 +53,15 @@ def build(config: RunConfig, controller: Controller | None = None) -> Parts:
     run_dir = RunDir(Path(config.trainer.default_local_dir).expanduser().absolute())
     with run_dir.lock():  # a directory in use is found out now, not after the models are loaded
         start = find_start(config, run_dir)
-    located = locate_models(config, critic=needs_critic(config))
+    located = locate_models(config, critic=config.needs_critic)
     tokenizer = load_tokenizer(located.actor_rollout_ref.model)
-    if needs_critic(config):
+    if config.needs_critic:
         check_same_vocabulary(located.actor_rollout_ref.model.path, located.critic.model.path)
     loader = PromptLoader(config.data.train_files, tokenizer, config.data, training=True)
     validation = PromptLoader(config.data.val_files, tokenizer, config.data, training=False)
     scorer.check(loader.data_sources | validation.data_sources)
     total_steps = config.trainer.total_training_steps or loader.steps_per_epoch * config.trainer.total_epochs
-    if needs_critic(config) and config.trainer.critic_warmup >= total_steps:
+    if config.needs_critic and config.trainer.critic_warmup >= total_steps:
         raise UserError(
             f"trainer.critic_warmup={config.trainer.critic_warmup} leaves the actor none of {total_steps} steps. "
             f"Lower it, or train longer (trainer.total_training_steps, trainer.total_epochs)."
@@ -122,7 +123,7 @@ def roles(config: RunConfig, total_steps: int) -> dict[str, RoleSpec]:
             ),
         )
     }
-    if needs_reference(config):
+    if config.needs_reference:
         specs["ref"] = _engine(
             config,
             head="lm",
@@ -135,7 +136,7 @@ def roles(config: RunConfig, total_steps: int) -> dict[str, RoleSpec]:
                 arr.ref.log_prob_max_token_len_per_gpu,
             ),
         )
-    if needs_critic(config):
+    if config.needs_critic:
         specs["critic"] = _engine(
             config,
             head="value",
@@ -166,17 +167,6 @@ def rollout_role(config: RunConfig) -> RoleSpec:
     )
 
 
-def needs_critic(config: RunConfig) -> bool:
-    """Only generalised advantage estimation uses values."""
-    return config.algorithm.adv_estimator == "gae"
-
-
-def needs_reference(config: RunConfig) -> bool:
-    """The reference is loaded where its log-probs are used; a KL coefficient of 0 uses none."""
-    in_reward = config.algorithm.use_kl_in_reward and config.algorithm.kl_ctrl.kl_coef != 0
-    return bool(in_reward or config.actor_rollout_ref.actor.use_kl_loss)
-
-
 def device_of(config: RunConfig) -> Literal["cpu", "cuda"]:
     """The device to run on: a GPU where there is one, unless `trainer.device` says otherwise."""
     return config.trainer.device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -186,23 +176,6 @@ def quiet_transformers() -> None:
     """Take away transformers' progress bars: several models load in turn, and the run has a progress of its own."""
     logging: Any = transformers.utils.logging
     logging.disable_progress_bar()
-
-
-def load_tokenizer(model: ModelConfig) -> Any:
-    """Load the tokenizer of a model folder (or hub name)."""
-    key = "tokenizer_path" if model.tokenizer_path else "path"
-    path = locate_model(model.tokenizer_path or model.path, f"actor_rollout_ref.model.{key}")
-    advice = (
-        "A model folder needs tokenizer.json (or another tokenizer file) and tokenizer_config.json; if the tokenizer "
-        "lies elsewhere, set actor_rollout_ref.model.tokenizer_path."
-    )
-    # transformers makes an empty tokenizer of a folder that has none, and says nothing.
-    if Path(path).is_dir() and not has_tokenizer(Path(path)):
-        raise UserError(f"There is no tokenizer in {path}. {advice}")
-    try:
-        return AutoTokenizer.from_pretrained(path, trust_remote_code=model.trust_remote_code)
-    except (OSError, ValueError, KeyError, TypeError) as error:  # broken files raise any of these
-        raise UserError(f"No tokenizer could be loaded from {path} ({_first_line(error)}). {advice}") from error
 
 
 def _engine(config: RunConfig, *, optim: OptimConfig | None, **arguments: Any) -> RoleSpec:

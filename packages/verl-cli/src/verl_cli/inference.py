@@ -10,7 +10,7 @@ import typer
 from verl_data import PromptLoader
 
 from verl_cli import checkpoints
-from verl_cli.build import length_notices, load_tokenizer, quiet_transformers, rollout_role
+from verl_cli.build import length_notices, quiet_transformers, rollout_role
 from verl_cli.config import ConfigError, Resolved, RunConfig, resolve, text_override
 from verl_cli.config.classify import classify, is_default, no_effect
 from verl_cli.config.keys import flatten
@@ -22,6 +22,7 @@ from verl_cli.controller import Controller, LocalController, WorkerGroup
 from verl_cli.errors import UserError
 from verl_cli.models import locate_models
 from verl_cli.scoring import Scorer
+from verl_cli.tokenizer import load_tokenizer
 
 _ROLLOUT = "actor_rollout_ref.rollout"
 _TRAINING = Reason("It belongs to training, and nothing is trained here.", "Leave it out.")

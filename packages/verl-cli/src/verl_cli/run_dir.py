@@ -78,6 +78,22 @@ class RunDir:
                 f"Choose another with trainer.default_local_dir=DIR."
             )
 
+    def is_in_use(self) -> bool:
+        """Whether another process holds the folder."""
+        try:
+            descriptor = os.open(self.path / _LOCK, os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:  # a file system without locks
+            return False
+        finally:
+            os.close(descriptor)
+        return False
+
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Make the folder and hold it for this process; the system lets go of it however the process ends.

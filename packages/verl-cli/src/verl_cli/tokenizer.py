@@ -6,6 +6,7 @@ from typing import Any
 from verl_engine.config import ModelConfig
 
 from verl_cli.errors import UserError
+from verl_cli.models import has_tokenizer, locate_model
 
 _ADVICE = (
     "A model folder needs tokenizer.json (or another tokenizer file) and tokenizer_config.json; if the tokenizer lies "
@@ -21,24 +22,12 @@ def load_tokenizer(model: ModelConfig) -> Any:
 
 def locate_tokenizer(model: ModelConfig) -> str:
     """The folder (or hub name) of a model's tokenizer; UserError where there is none."""
-    from verl_cli.models import has_tokenizer
-
     key = "tokenizer_path" if model.tokenizer_path else "path"
-    path = folder_or_hub_name(model.tokenizer_path or model.path, f"actor_rollout_ref.model.{key}")
+    path = locate_model(model.tokenizer_path or model.path, f"actor_rollout_ref.model.{key}")
     # transformers makes an empty tokenizer of a folder that has none, and says nothing.
     if Path(path).is_dir() and not has_tokenizer(Path(path)):
         raise UserError(f"There is no tokenizer in {path}. {_ADVICE}")
     return path
-
-
-def folder_or_hub_name(path: str, key: str) -> str:
-    """As `verl_cli.models.locate_model`, but without the hub's client, which takes a second, where it is a folder."""
-    folder = Path(path).expanduser()
-    if folder.is_dir():
-        return str(folder)
-    from verl_cli.models import locate_model
-
-    return locate_model(path, key)
 
 
 def open_tokenizer(path: str, *, trust_remote_code: bool) -> Any:

@@ -14,6 +14,7 @@ from verl_cli.config.nearest import nearest
 from verl_cli.config.published import RENAMED, RENAMED_VALUES, UNAVAILABLE_VALUES, published, reason, renamed
 from verl_cli.config.ranges import NAMES
 from verl_cli.config.reasons import REASONS
+from verl_cli.tracking import LOGGERS
 
 PATHS = ("data.train_files=train.parquet", "data.val_files=val.parquet", "actor_rollout_ref.model.path=model")
 LIVE = {key.name: key for key in flat_keys()}
@@ -82,6 +83,10 @@ def test_unavailable_and_renamed_values_belong_to_live_keys_and_are_not_among_th
         for old, new in renames.items():
             assert old not in get_args(LIVE[key].type)
             assert new in get_args(LIVE[key].type)
+
+
+def test_the_names_of_loggers_are_those_that_there_are() -> None:
+    assert NAMES["trainer.logger"].known == LOGGERS
 
 
 def test_rules_are_about_live_keys() -> None:

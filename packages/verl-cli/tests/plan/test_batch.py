@@ -13,8 +13,6 @@ from verl_cli.plan.placement import (
     DTYPE_BYTES,
     compute_dtype,
     cuts,
-    needs_critic,
-    needs_reference,
     roles,
     rollout_dtype,
 )
@@ -124,7 +122,7 @@ def test_the_plan_describes_the_workers_that_are_started(
     started = build.roles(run, 10)
     planned = {role.name: role for role in roles(run, device)}
     assert {name for name, role in planned.items() if role.present} == set(started)
-    assert (needs_critic(run), needs_reference(run)) == ("critic" in started, "ref" in started)
+    assert (run.needs_critic, run.needs_reference) == ("critic" in started, "ref" in started)
     found, cut = updates(run), cuts(run)
     for name in started.keys() - {"rollout"}:
         engine = started[name].arguments["config"]

@@ -8,11 +8,10 @@ from pathlib import Path
 from verl_cli.config import RunConfig, resolve
 from verl_cli.plan.checks import (
     Disk,
-    context_problem,
+    context_warning,
     disk,
     disk_problem,
     gib,
-    is_locked,
     look_at_run_dir,
     memory_verdict,
     vocabulary_problem,
@@ -45,9 +44,8 @@ def test_a_directory_in_use_is_a_problem_and_stays_as_it_is(overrides: Overrides
         fcntl.flock(held, fcntl.LOCK_EX)
         (problem,) = look_at_run_dir(config(overrides), 2).problems
         assert "is in use" in problem
-    assert not is_locked(lock)
+    assert look_at_run_dir(config(overrides), 2).problems == []
     assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
-    assert not is_locked(tmp_path / "none")
 
 
 def test_another_run_is_not_overwritten(overrides: Overrides, tmp_path: Path) -> None:
@@ -84,11 +82,11 @@ def test_checkpoints_that_do_not_fit_are_a_problem() -> None:
 
 def test_a_model_shorter_than_prompt_and_response(overrides: Overrides) -> None:
     run = config(overrides, data__max_prompt_length=40, data__max_response_length=30)
-    problem = context_problem(run, 64)
+    problem = context_warning(run, 64)
     assert problem is not None and "has 64 positions" in problem and "= 70 tokens" in problem
     assert "data.max_response_length to at most 24" in problem
-    assert "data.max_prompt_length below 40" in (context_problem(run, 40) or "")
-    assert context_problem(run, 70) is None and context_problem(run, None) is None
+    assert "data.max_prompt_length below 40" in (context_warning(run, 40) or "")
+    assert context_warning(run, 70) is None and context_warning(run, None) is None
 
 
 def test_a_tokenizer_larger_than_the_vocabulary() -> None:

@@ -138,7 +138,6 @@ def test_everything_that_is_wrong_is_told_at_once(
         "row 1 (line 2): the prompt has 40 tokens",
         "3 rows < batch 10",
         "none.parquet does not exist",
-        "has 64 positions",
         "IndexError",
         "cannot be made",
     ]
@@ -146,6 +145,7 @@ def test_everything_that_is_wrong_is_told_at_once(
     # Three sound rows are too few, and so are all four.
     assert missing in ([], ["3 rows < batch 10"])
     assert any("rows < batch 10" in problem for problem in told["problems"])
+    assert any("has 64 positions" in warning for warning in told["warnings"])
     ten_four = next(problem for problem in told["problems"] if "cannot be cut" in problem)
     assert "10" in ten_four and "ppo_mini_batch_size=4" in ten_four
 

@@ -232,3 +232,14 @@ class RunConfig:
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
+
+    @property
+    def needs_critic(self) -> bool:
+        """Only generalised advantage estimation uses values."""
+        return self.algorithm.adv_estimator == "gae"
+
+    @property
+    def needs_reference(self) -> bool:
+        """The reference is loaded where its log-probs are used; a KL coefficient of 0 uses none."""
+        in_reward = self.algorithm.use_kl_in_reward and self.algorithm.kl_ctrl.kl_coef != 0
+        return bool(in_reward or self.actor_rollout_ref.actor.use_kl_loss)

@@ -19,7 +19,7 @@ from verl_cli.plan.arithmetic import (
     steps_with,
 )
 from verl_cli.plan.data import RowsInUse
-from verl_cli.plan.placement import cuts, needs_critic, needs_reference
+from verl_cli.plan.placement import cuts
 from verl_cli.plan.plan import BatchPlan, PromptLengths
 
 
@@ -55,7 +55,7 @@ def batch(config: RunConfig, lengths: Sequence[int], looked_at: int, rows: int, 
     sequences = data.train_batch_size * arr.rollout.n
     of_role = cuts(config)
     owners: dict[str, ActorConfig | CriticConfig] = {"actor": arr.actor}
-    if needs_critic(config):
+    if config.needs_critic:
         owners["critic"] = config.critic
     return BatchPlan(
         prompts=data.train_batch_size,
@@ -71,7 +71,7 @@ def batch(config: RunConfig, lengths: Sequence[int], looked_at: int, rows: int, 
         ),
         updates=[_updates(config, role, owner, of_role[role], lengths, steps) for role, owner in owners.items()],
         reference=(
-            _micro_batches(config, of_role["ref"], lengths, data.train_batch_size) if needs_reference(config) else None
+            _micro_batches(config, of_role["ref"], lengths, data.train_batch_size) if config.needs_reference else None
         ),
     )
 
@@ -81,14 +81,14 @@ def batch_problems(config: RunConfig, steps: int | None) -> list[str]:
     arr, trainer = config.actor_rollout_ref, config.trainer
     ranks = trainer.nnodes * trainer.n_gpus_per_node
     owners = {"actor_rollout_ref.actor": arr.actor.ppo_mini_batch_size}
-    if needs_critic(config):
+    if config.needs_critic:
         owners["critic"] = config.critic.ppo_mini_batch_size
     problems = [
         problem
         for section, prompts in owners.items()
         if (problem := rank_problem(prompts, arr.rollout.n, ranks, f"{section}.ppo_mini_batch_size"))
     ]
-    if needs_critic(config) and steps is not None and trainer.critic_warmup >= steps > 0:
+    if config.needs_critic and steps is not None and trainer.critic_warmup >= steps > 0:
         problems.append(
             f"trainer.critic_warmup={trainer.critic_warmup} leaves the actor none of {steps} steps. Lower it, or train "
             f"longer (trainer.total_training_steps, trainer.total_epochs)."

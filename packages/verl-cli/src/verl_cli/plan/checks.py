@@ -1,7 +1,5 @@
 """What must be so outside the configuration: the run directory, the disk, the model's length, the device's memory."""
 
-import fcntl
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,8 +13,6 @@ from verl_cli.plan.placement import DTYPE_BYTES
 from verl_cli.resume import NothingLeft, Start, find_start
 from verl_cli.run_dir import RunDir
 
-#: The file that a run holds locked in its directory.
-_LOCK = ".lock"
 _GIB = 1 << 30
 #: The part of a device's memory from which on a plan warns: the allocator's holes and CUDA itself need the rest.
 _TIGHT = 0.9
@@ -47,29 +43,12 @@ def look_at_run_dir(config: RunConfig, total_steps: int | None) -> RunDirLook:
         found.notices.append(str(error))
     except (UserError, OSError) as error:
         found.problems.append(str(error))
-    if is_locked(run_dir.path / _LOCK):
+    if run_dir.is_in_use():
         found.problems.append(
             f"The run directory {run_dir.path} is in use: another process is writing a run into it. Wait for it or "
             f"stop it, or give this run its own: trainer.default_local_dir=DIR."
         )
     return found
-
-
-def is_locked(path: Path) -> bool:
-    """Whether another process holds the lock on a file; one that does not exist is not made."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # a file system without locks
-        return False
-    finally:
-        os.close(descriptor)
-    return False
 
 
 @dataclass(frozen=True)
@@ -113,8 +92,8 @@ def disk_problem(disk: Disk, run_dir: str) -> str | None:
     )
 
 
-def context_problem(config: RunConfig, context: int | None) -> str | None:
-    """Why a sequence of allowed length does not fit into the model, if it does not."""
+def context_warning(config: RunConfig, context: int | None) -> str | None:
+    """What becomes of sequences of allowed length that do not fit into the model, if there are any."""
     data = config.data
     longest = data.max_prompt_length + data.max_response_length
     if context is None or context >= longest:
@@ -125,7 +104,7 @@ def context_problem(config: RunConfig, context: int | None) -> str | None:
         shorter = f"Set data.max_prompt_length below {context}"
     return (
         f"The model has {context} positions, fewer than data.max_prompt_length + data.max_response_length = {longest} "
-        f"tokens: responses that reach position {context} would end there. {shorter}, or, if the model can do more, set "
+        f"tokens: responses that reach position {context} end there. {shorter}; or, if the model can more, set "
         f"actor_rollout_ref.model.override_config.max_position_embeddings={longest}."
     )
 

@@ -19,7 +19,7 @@ from verl_cli.plan.data import (
 from verl_cli.plan.device import find_device
 from verl_cli.plan.models_look import ACTOR, CRITIC, Located, ModelsLook, locate, measure
 from verl_cli.plan.phases import memory_plan
-from verl_cli.plan.placement import needs_critic, roles
+from verl_cli.plan.placement import roles
 from verl_cli.plan.plan import Plan
 from verl_cli.plan.sample import look_at_reward, sample_of
 from verl_cli.plan.tokenizing import Answer, Question, TransformersProcess
@@ -120,12 +120,11 @@ def _data_problems(
 
 def _add_models(plan: Plan, config: RunConfig, models: ModelsLook, answer: Answer, lengths: list[int]) -> None:
     """Memory, room for checkpoints, and whether model, tokenizer and lengths fit together."""
-    found = [
-        checks.context_problem(config, models.contexts.get(ACTOR)),
-        checks.vocabulary_problem(answer.vocabulary, models.vocabularies.get(ACTOR)),
-    ]
-    plan.problems += [problem for problem in found if problem]
-    wanted = (ACTOR, CRITIC) if needs_critic(config) else (ACTOR,)
+    if problem := checks.vocabulary_problem(answer.vocabulary, models.vocabularies.get(ACTOR)):
+        plan.problems.append(problem)
+    if warning := checks.context_warning(config, models.contexts.get(ACTOR)):
+        plan.warnings.append(warning)
+    wanted = (ACTOR, CRITIC) if config.needs_critic else (ACTOR,)
     if not all(key in models.sizes for key in wanted):
         plan.memory_unknown = next((models.unknown[key] for key in wanted if key in models.unknown), "see the problems")
         return

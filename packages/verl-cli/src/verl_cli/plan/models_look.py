@@ -7,6 +7,7 @@ from verl_engine.config import ModelConfig
 
 from verl_cli.config import RunConfig
 from verl_cli.errors import UserError
+from verl_cli.models import locate_model
 from verl_cli.plan.model_size import (
     DECODERS,
     Architecture,
@@ -16,9 +17,8 @@ from verl_cli.plan.model_size import (
     with_value_head,
 )
 from verl_cli.plan.phases import Sizes
-from verl_cli.plan.placement import needs_critic
 from verl_cli.plan.tokenizing import Answer
-from verl_cli.tokenizer import folder_or_hub_name, locate_tokenizer
+from verl_cli.tokenizer import locate_tokenizer
 
 ACTOR, CRITIC = "actor_rollout_ref.model.path", "critic.model.path"
 
@@ -45,12 +45,12 @@ class Located:
 def locate(config: RunConfig) -> Located:
     """Find the tokenizer and each role's model; a path that is not set is a problem of the configuration already."""
     found = Located()
-    wanted = {ACTOR: config.actor_rollout_ref.model} | ({CRITIC: config.critic.model} if needs_critic(config) else {})
+    wanted = {ACTOR: config.actor_rollout_ref.model} | ({CRITIC: config.critic.model} if config.needs_critic else {})
     said = set()
     for key, model in wanted.items():
         if model.path and model.path not in said:
             try:
-                found.models[key] = replace(model, path=folder_or_hub_name(model.path, key))
+                found.models[key] = replace(model, path=locate_model(model.path, key))
             except UserError as error:
                 found.problems.append(str(error))
                 said.add(model.path)

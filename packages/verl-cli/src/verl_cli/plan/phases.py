@@ -13,8 +13,6 @@ from verl_cli.plan.placement import (
     Device,
     compute_dtype,
     cuts,
-    needs_critic,
-    needs_reference,
     rollout_dtype,
 )
 
@@ -122,9 +120,9 @@ def _trained_models(
 ) -> Mapping[str, TrainedModel]:
     arr = config.actor_rollout_ref
     roles = {"actor": (actor, arr.model, arr.actor.fsdp_config, True)}
-    if needs_reference(config):
+    if config.needs_reference:
         roles["ref"] = (actor, arr.model, arr.ref.fsdp_config, False)
-    if needs_critic(config) and critic is not None:
+    if config.needs_critic and critic is not None:
         roles["critic"] = (critic, config.critic.model, config.critic.fsdp, True)
     models = {}
     for role, (sizes, model, fsdp, trained) in roles.items():

@@ -38,17 +38,6 @@ class Role:
     """Dtype of its passes."""
 
 
-def needs_critic(config: RunConfig) -> bool:
-    """Only generalised advantage estimation uses values."""
-    return config.algorithm.adv_estimator == "gae"
-
-
-def needs_reference(config: RunConfig) -> bool:
-    """The reference is loaded where its log-probs are used; a KL coefficient of 0 uses none."""
-    in_reward = config.algorithm.use_kl_in_reward and config.algorithm.kl_ctrl.kl_coef != 0
-    return bool(in_reward or config.actor_rollout_ref.actor.use_kl_loss)
-
-
 def compute_dtype(fsdp: FsdpConfig, device: Device) -> str:
     """The dtype of a training engine's passes."""
     if fsdp.dtype is not None:
@@ -93,13 +82,13 @@ def roles(config: RunConfig, device: Device) -> list[Role]:
         trained("actor", True, "the policy that is trained", arr.actor.fsdp_config),
         trained(
             "critic",
-            needs_critic(config),
-            f"values for {estimator}" if needs_critic(config) else f"{estimator} uses no values",
+            config.needs_critic,
+            f"values for {estimator}" if config.needs_critic else f"{estimator} uses no values",
             config.critic.fsdp,
         ),
         trained(
             "ref",
-            needs_reference(config),
+            config.needs_reference,
             f"KL term in {' and '.join(used)}" if used else "no KL term has a weight above 0",
             arr.ref.fsdp_config,
         ),

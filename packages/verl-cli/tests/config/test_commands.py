@@ -1,5 +1,7 @@
 """`verl-cli config show`, `keys` and `explain`."""
 
+import os
+import pty
 import re
 import subprocess
 import sys
@@ -239,6 +241,23 @@ def test_every_key_has_an_explanation() -> None:
         assert explanation.known, key
         assert {heading for heading, _ in explanation.lines} & {"Live", "No effect", "Section"}, key
         assert all(text and "\n" not in text for _, text in explanation.lines), key
+
+
+@pytest.mark.parametrize("arguments", [["keys", "kl_ctrl"], ["explain", f"{ACTOR}.clip_ratio_high"]])
+def test_on_a_terminal_lines_are_wrapped_to_its_width(arguments: list[str]) -> None:
+    master, slave = pty.openpty()
+    command = [sys.executable, "-c", "from verl_cli.main import main; main()", "config", *arguments]
+    done = subprocess.run(
+        command, stdout=slave, stderr=subprocess.PIPE, env=os.environ | {"COLUMNS": "70", "NO_COLOR": "1"}, check=False
+    )
+    os.close(slave)
+    text = os.read(master, 100_000).decode()
+    os.close(master)
+    assert done.returncode == 0, done.stderr
+    assert "\t" not in text
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
+    assert max(map(len, plain)) <= 70
+    assert " ".join("".join(config(*arguments)).split("\t")[-1].split())[-30:] in " ".join(" ".join(plain).split())
 
 
 def test_a_bad_argument_is_one_paragraph() -> None:

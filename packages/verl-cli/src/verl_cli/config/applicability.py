@@ -120,7 +120,7 @@ RULES: tuple[Rule, ...] = (
         "algorithm.norm_adv_by_std_in_grpo",
         _ESTIMATOR,
         lambda estimator: estimator != "grpo",
-        Reason("It belongs to GRPO.", "Set algorithm.adv_estimator=grpo, or leave it out."),
+        Reason("Only GRPO has groups to normalise.", "Set algorithm.adv_estimator=grpo, or leave it out."),
     ),
     Rule("algorithm.kl_ctrl", _KL[:1], lambda in_reward: not in_reward, _NO_KL_IN_REWARD),
     Rule("algorithm.kl_penalty", _KL[:1], lambda in_reward: not in_reward, _NO_KL_IN_REWARD),

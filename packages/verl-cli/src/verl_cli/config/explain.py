@@ -72,7 +72,7 @@ def _live(key: LiveKey, name: str, value: Any) -> Iterator[tuple[str, str]]:
         yield "Old names", ", ".join(old)
     for rule in RULES:
         if rule.prefix in prefixes(key.name):
-            yield "No effect", f"where {_lower(str(rule.reason))}"
+            yield "No effect", f"in some runs. {rule.reason}"
     if value is not ... and name == key.name:
         yield "Value", _judge(key, value)
 
@@ -125,9 +125,3 @@ def key_table(pattern: str = "") -> list[tuple[str, str, str, str]]:
         for key in flat_keys()
         if pattern.lower() in key.name.lower()
     ]
-
-
-def _lower(text: str) -> str:
-    """Continue a sentence with text that begins another, unless it begins with a name."""
-    first = text.split(maxsplit=1)[0]
-    return text if "." in first or first.isupper() else text[0].lower() + text[1:]

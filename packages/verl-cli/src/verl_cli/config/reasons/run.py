@@ -1,0 +1,114 @@
+"""Data, rewards, the algorithm and the trainer."""
+
+from verl_cli.config.reasons.reason import DROP, NO_PROFILER, NO_TOOLS, TEXT_ONLY, Reason, update_plan
+
+_NO_REWARD_MODEL = Reason(
+    "This version scores by functions, not by a reward model.",
+    "Call your model from a function and set reward.custom_reward_function.path.",
+)
+_CRITIC_PLAN = update_plan("critic")
+_NO_GDPO = Reason(
+    "This version has no advantage estimator gdpo.", "Combine the rewards in a reward function and use grpo."
+)
+_NO_OVERLONG = Reason(
+    "This version has no penalty for overlong responses.",
+    "Subtract it in a reward function of your own (reward.custom_reward_function.path).",
+)
+
+RUN: dict[str, Reason] = {
+    "actor_rollout_ref.hybrid_engine": Reason("Actor and rollout always share the run's devices.", DROP),
+    "actor_rollout_ref.nccl_timeout": Reason("This version runs one rank, so nothing is waited for.", DROP),
+    "algorithm.gdpo_reward_keys": _NO_GDPO,
+    "algorithm.gdpo_reward_weights": _NO_GDPO,
+    "algorithm.filter_groups": Reason("This version trains on every group.", DROP),
+    "algorithm.pf_ppo": Reason("This version does not resample rollouts by reward.", DROP),
+    "algorithm.rollout_correction": Reason(
+        "Old log-probs are always computed by the actor, and the two are compared in metrics instead of corrected.",
+        DROP,
+    ),
+    "algorithm.use_pf_ppo": Reason("This version does not resample rollouts by reward.", DROP),
+    "critic.enable": Reason(
+        "A critic exists exactly when the advantages need one.", "Set algorithm.adv_estimator=gae for a critic."
+    ),
+    "critic.forward_max_token_len_per_gpu": _CRITIC_PLAN,
+    "critic.forward_micro_batch_size": _CRITIC_PLAN,
+    "critic.forward_micro_batch_size_per_gpu": _CRITIC_PLAN,
+    "data.audio_key": TEXT_ONLY,
+    "data.cache_dir": Reason("Files are read where they lie, without a cache.", DROP),
+    "data.custom_cls": Reason(
+        "Prompts are read by verl-data.", "Write the rows that you want with verl_data's processors."
+    ),
+    "data.datagen": Reason(
+        "This version trains on the rows of its files alone.",
+        "Generate the rows beforehand with verl_data's processors.",
+    ),
+    "data.dataloader_num_workers": Reason(
+        "Prompts are tokenised in the trainer's process, while it waits for nothing.", DROP
+    ),
+    "data.filter_overlong_prompts_workers": Reason("Prompt lengths are measured in the trainer's process.", DROP),
+    "data.function_tool_path": NO_TOOLS,
+    "data.gen_batch_size": Reason(
+        "Every step generates for data.train_batch_size prompts.", "Set data.train_batch_size."
+    ),
+    "data.image_key": TEXT_ONLY,
+    "data.image_patch_size": TEXT_ONLY,
+    "data.mm_processor_kwargs": TEXT_ONLY,
+    "data.return_full_prompt": Reason("Rendered prompts are always at hand.", DROP),
+    "data.return_multi_modal_inputs": TEXT_ONLY,
+    "data.return_raw_chat": Reason("The prompt's messages are always at hand.", DROP),
+    "data.return_raw_input_ids": Reason("The prompt's token ids are always at hand.", DROP),
+    "data.sampler": Reason(
+        "Rows come in a seeded random order, or in the order of the file.",
+        "Order the rows in the file and set data.shuffle=false.",
+    ),
+    "data.tool_config_path": NO_TOOLS,
+    "data.trust_remote_code": Reason(
+        "The tokenizer is the model's.",
+        "Set actor_rollout_ref.model.trust_remote_code=true if you trust the code in that folder.",
+    ),
+    "data.use_shm": Reason("Files are read where they lie.", "Copy them to /dev/shm yourself and name that path."),
+    "data.val_batch_size": Reason(
+        "Validation generates for the whole file, as many sequences at a time as the rollout holds.", DROP
+    ),
+    "data.validation_shuffle": Reason("Validation keeps the order of the file, so that runs can be compared.", DROP),
+    "data.video_key": TEXT_ONLY,
+    "distillation": Reason("This version does not distil from a teacher.", DROP),
+    "global_profiler": NO_PROFILER,
+    "hydra": Reason(
+        "Hydra's job runtime is not used: a run has one directory of its own.",
+        "Set trainer.default_local_dir for that directory.",
+    ),
+    "model_engine": Reason("This version trains with FSDP2 only.", "Leave it out."),
+    "ray_kwargs": Reason("This version runs in one process, without Ray.", DROP),
+    "reward.num_workers": Reason("Rewards are computed in the trainer's process.", DROP),
+    "reward.reward_kwargs.max_resp_len": _NO_OVERLONG,
+    "reward.reward_kwargs.overlong_buffer_cfg": _NO_OVERLONG,
+    "reward.reward_manager": Reason(
+        "There is one way to score: a function per response.",
+        "Set reward.custom_reward_function.path for a function of your own.",
+    ),
+    "reward.reward_model": _NO_REWARD_MODEL,
+    "reward.sandbox_fusion": Reason(
+        "This version has no reward that runs code.", "Call your sandbox from a reward function."
+    ),
+    "reward_model": _NO_REWARD_MODEL,
+    "sandbox_fusion": Reason("This version has no reward that runs code.", "Call your sandbox from a reward function."),
+    "skip": Reason("This version generates in every step.", DROP),
+    "trainer.balance_batch": Reason("Work is always balanced over micro-batches and ranks.", DROP),
+    "trainer.del_local_ckpt_after_load": Reason("A checkpoint is never deleted by reading it.", "Delete it yourself."),
+    "trainer.esi_redundant_time": Reason("This version knows no instance expiry.", "Set trainer.save_freq."),
+    "trainer.ray_wait_register_center_timeout": Reason("This version runs in one process, without Ray.", DROP),
+    "trainer.remove_previous_ckpt_in_save": Reason(
+        "Checkpoints are rotated by their number.", "Set trainer.max_actor_ckpt_to_keep=1 to keep the newest alone."
+    ),
+    "trainer.rollout_data_dir": Reason(
+        "Training responses are not stored.", "Set trainer.log_val_generations to see validation responses."
+    ),
+    "trainer.use_legacy_worker_impl": Reason("There is one implementation of the workers.", DROP),
+    "trainer.use_v1": Reason("There is one trainer.", DROP),
+    "trainer.v1": Reason("This version trains in step with generation.", DROP),
+    "trainer.validation_data_dir": Reason(
+        "Validation responses always go to val_samples.jsonl in the run directory.", DROP
+    ),
+    "transfer_queue": Reason("Batches pass through the one driver.", DROP),
+}

@@ -26,7 +26,7 @@ from verl_cli.doctor.facts import (
     SharedMemory,
     TorchBuild,
 )
-from verl_cli.resources import CpuShare
+from verl_cli.system.resources import CpuShare
 
 GIB = 2**30
 H200 = Gpu(0, "GPU-aa00", "NVIDIA H200", 143_771, 0, False, True, 0, (9, 0))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 from verl_cli.commands.train import run_training
-from verl_cli.inference import resolve_inference, settings
+from verl_cli.evaluation.inference import resolve_inference, settings
 from verl_cli.main import app
 from verl_data import write_rows
 

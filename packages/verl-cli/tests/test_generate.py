@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from transformers import AutoTokenizer
 from typer.testing import CliRunner
-from verl_cli import generation
+from verl_cli.evaluation import generation
 from verl_cli.main import app
 from verl_data import read_rows, write_rows
 

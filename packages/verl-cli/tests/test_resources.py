@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from verl_cli.cgroup import CgroupLimits, read_cgroup_limits
-from verl_cli.resources import CpuShare, cpu_limit, cpu_share, unplaceable, visible_devices
+from verl_cli.system.cgroup import CgroupLimits, read_cgroup_limits
+from verl_cli.system.resources import CpuShare, cpu_limit, cpu_share, unplaceable, visible_devices
 
 # --- F14: CUDA_VISIBLE_DEVICES is not a list of integers
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from verl_cli.commands.train import run_training
-from verl_cli.run_dir import RunDir
+from verl_cli.run.run_dir import RunDir
 
 Overrides = Callable[..., list[str]]
 

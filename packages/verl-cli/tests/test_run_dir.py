@@ -5,9 +5,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
-from verl_cli import checkpoints
 from verl_cli.errors import UserError
-from verl_cli.run_dir import RunDir, write_atomically
+from verl_cli.run import checkpoints
+from verl_cli.run.run_dir import RunDir, write_atomically
 
 
 def write_model(folder: Path) -> None:

@@ -13,11 +13,11 @@ from verl_algos import rewards
 from verl_cli.build import rollout_role
 from verl_cli.config import RunConfig, resolve
 from verl_cli.controller import LocalController, WorkerGroup
+from verl_cli.evaluation.validation import SampleLog, ValidationResult, validate
+from verl_cli.evaluation.validation_metrics import Outcome, accuracy, validation_metrics
 from verl_cli.scoring import Scorer
 from verl_cli.tokenizer import load_tokenizer
 from verl_cli.tracking import validation_results
-from verl_cli.validation import SampleLog, ValidationResult, validate
-from verl_cli.validation_metrics import Outcome, accuracy, validation_metrics
 from verl_data import Prompt, PromptLoader
 
 Overrides = Callable[..., list[str]]

@@ -16,8 +16,8 @@ from verl_cli.config import ActorConfig, CriticConfig, RunConfig
 from verl_cli.controller import Controller, LocalController, RoleSpec, WorkerGroup
 from verl_cli.errors import UserError
 from verl_cli.models import check_same_vocabulary, locate_model, locate_models
-from verl_cli.resume import Start, find_start
-from verl_cli.run_dir import RunDir
+from verl_cli.run.resume import Start, find_start
+from verl_cli.run.run_dir import RunDir
 from verl_cli.scoring import Scorer, load_scorer
 from verl_cli.tokenizer import load_tokenizer
 from verl_cli.tracking import check_loggers

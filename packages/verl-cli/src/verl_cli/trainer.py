@@ -10,18 +10,18 @@ from typing import Any
 
 from verl_cli import step_metrics
 from verl_cli.build import Parts
-from verl_cli.checkpoints import Checkpoint
 from verl_cli.config import dump
 from verl_cli.config.keys import flatten
-from verl_cli.copies import Copies
 from verl_cli.errors import InterruptedRunError, UserError
+from verl_cli.evaluation.validation import SampleLog, ValidationResult, validate
 from verl_cli.failures import during, record_failure
 from verl_cli.phases import Step, run_phases
 from verl_cli.ppo import PPO
 from verl_cli.report import write_report
-from verl_cli.resume import STATE, STATE_FORMAT, find_start
+from verl_cli.run.checkpoints import Checkpoint
+from verl_cli.run.copies import Copies
+from verl_cli.run.resume import STATE, STATE_FORMAT, find_start
 from verl_cli.tracking import cut_rows, last_step, read_rows, trackers_for
-from verl_cli.validation import SampleLog, ValidationResult, validate
 
 
 def fit(parts: Parts) -> dict[str, Any]:

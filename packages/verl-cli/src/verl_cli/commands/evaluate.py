@@ -38,8 +38,8 @@ def evaluate(
     """
 
     def run() -> None:
-        from verl_cli.evaluation import evaluate
-        from verl_cli.inference import Option, sampling_options
+        from verl_cli.evaluation.evaluate import evaluate
+        from verl_cli.evaluation.inference import Option, sampling_options
 
         own_reward = Option("--reward", "reward.custom_reward_function.path", reward)
         evaluate(model, file, overrides or [], [*sampling_options(n, temperature, max_tokens), own_reward], out)

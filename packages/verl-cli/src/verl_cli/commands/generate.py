@@ -34,8 +34,8 @@ def generate(
     """
 
     def run() -> None:
-        from verl_cli.generation import generate
-        from verl_cli.inference import sampling_options
+        from verl_cli.evaluation.generation import generate
+        from verl_cli.evaluation.inference import sampling_options
 
         options = sampling_options(n, temperature, max_tokens)
         generate(model, file, out, overrides or [], options, overwrite=overwrite)

@@ -48,7 +48,7 @@ def run_training(
         for notice in resolved.notices:
             typer.echo(notice, err=True)
         from verl_cli.build import build
-        from verl_cli.resume import NothingLeft
+        from verl_cli.run.resume import NothingLeft
         from verl_cli.trainer import fit
 
         try:

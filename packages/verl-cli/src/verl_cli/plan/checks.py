@@ -10,8 +10,8 @@ from verl_cli.errors import UserError
 from verl_cli.plan.device import DeviceInfo
 from verl_cli.plan.phases import MemoryPlan, Sizes
 from verl_cli.plan.placement import DTYPE_BYTES
-from verl_cli.resume import NothingLeft, Start, find_start
-from verl_cli.run_dir import RunDir
+from verl_cli.run.resume import NothingLeft, Start, find_start
+from verl_cli.run.run_dir import RunDir
 
 _GIB = 1 << 30
 #: The part of a device's memory from which on a plan warns: the allocator's holes and CUDA itself need the rest.

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from verl_cli.cgroup import read_cgroup_limits
 from verl_cli.plan.placement import Device
-from verl_cli.resources import visible_devices
+from verl_cli.system.cgroup import read_cgroup_limits
+from verl_cli.system.resources import visible_devices
 
 _SMI_SECONDS = 10.0
 _MIB = 1 << 20

@@ -19,7 +19,7 @@ from verl_cli.errors import InterruptedRunError, UserError
 from verl_cli.quickstart.model import write_model
 from verl_cli.quickstart.warmup import warm_up
 from verl_cli.report import write_report
-from verl_cli.run_dir import RunDir
+from verl_cli.run.run_dir import RunDir
 from verl_cli.trainer import fit
 
 #: Problems that neither warm-up nor PPO sees.

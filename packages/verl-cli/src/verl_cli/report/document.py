@@ -10,7 +10,7 @@ from pathlib import Path
 from verl_cli import __version__
 from verl_cli.errors import UserError
 from verl_cli.report.read import Run
-from verl_cli.run_dir import write_atomically
+from verl_cli.run.run_dir import write_atomically
 
 # Stands near the top of every page: what does not hold it was not written by this program.
 _MARKER = '<meta name="generator" content="verl-cli report">'

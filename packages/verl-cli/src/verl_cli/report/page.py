@@ -13,7 +13,7 @@ from verl_cli.report.document import document, notices, table
 from verl_cli.report.read import Run, read_run
 from verl_cli.report.scale import number
 from verl_cli.report.validation_charts import validation_charts
-from verl_cli.run_dir import write_atomically
+from verl_cli.run.run_dir import write_atomically
 from verl_cli.tracking import validation_results
 
 REPORT_FILE = "report.html"

@@ -7,7 +7,7 @@ from verl_cli.doctor.facts.deep import DeepFacts
 from verl_cli.doctor.facts.gpus import Gpu, GpuFacts
 from verl_cli.doctor.facts.packages import TorchBuild
 from verl_cli.doctor.finding import Finding, note, ok, problem
-from verl_cli.resources import device_kind, visible_devices
+from verl_cli.system.resources import device_kind, visible_devices
 
 #: The oldest driver (major) for each major version of CUDA: NVIDIA, "CUDA Compatibility", minor version compatibility.
 OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}

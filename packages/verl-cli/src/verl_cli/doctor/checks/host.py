@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from verl_cli.doctor.facts.host import HostFacts
 from verl_cli.doctor.finding import Finding, note, ok, problem
-from verl_cli.resources import cpu_limit, cpu_limit_source
+from verl_cli.system.resources import cpu_limit, cpu_limit_source
 
 GIB = 2**30
 #: What Docker and Kubernetes give a container that asks for nothing.

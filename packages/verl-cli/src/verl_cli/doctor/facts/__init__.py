@@ -14,7 +14,7 @@ from verl_cli.doctor.facts.network import NetworkFacts, Setting, gather_network
 from verl_cli.doctor.facts.packages import Distribution, PackageFacts, TorchBuild, gather_packages
 from verl_cli.doctor.facts.ray_sessions import RayFacts, RayProcess, RaySession, gather_ray
 from verl_cli.doctor.facts.storage import Place, gather_storage
-from verl_cli.system_files import home_folder
+from verl_cli.system.system_files import home_folder
 
 __all__ = [
     "DeepFacts",

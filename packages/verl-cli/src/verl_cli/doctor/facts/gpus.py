@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from verl_cli.doctor.facts.deadline import ask
-from verl_cli.system_files import text_of, user_name
+from verl_cli.system.system_files import text_of, user_name
 
 #: Without persistence mode the driver initialises every GPU for each question, which takes seconds on eight of them.
 _SECONDS = 10.0

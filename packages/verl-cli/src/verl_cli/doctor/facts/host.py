@@ -7,9 +7,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from verl_cli.cgroup import read_cgroup_limits
-from verl_cli.resources import CpuShare, cpu_share
-from verl_cli.system_files import text_of
+from verl_cli.system.cgroup import read_cgroup_limits
+from verl_cli.system.resources import CpuShare, cpu_share
+from verl_cli.system.system_files import text_of
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from verl_cli.system_files import entries_of, home_folder, text_of
+from verl_cli.system.system_files import entries_of, home_folder, text_of
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from verl_cli.doctor.facts.deadline import ask, within
-from verl_cli.system_files import entries_of, text_of, user_name
+from verl_cli.system.system_files import entries_of, text_of, user_name
 
 _SESSION = re.compile(r"session_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_\d+_\d+")
 #: A session with more files than this is said to be at least as large as those.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from verl_cli.doctor.facts.deadline import within
-from verl_cli.system_files import home_folder, user_name
+from verl_cli.system.system_files import home_folder, user_name
 
 _SECONDS = 3.0
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from verl_cli.cgroup import read_cgroup_limits
+from verl_cli.system.cgroup import read_cgroup_limits
 
 #: Slurm's allotment of CPUs on this node, the narrower first: of one task, then of the whole job.
 _SLURM_CPUS = ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE")

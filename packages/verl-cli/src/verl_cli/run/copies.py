@@ -5,8 +5,8 @@ from pathlib import Path
 
 import fsspec
 
-from verl_cli.checkpoints import MARK, Checkpoint, step_of
 from verl_cli.errors import UserError
+from verl_cli.run.checkpoints import MARK, Checkpoint, step_of
 
 
 class Copies:

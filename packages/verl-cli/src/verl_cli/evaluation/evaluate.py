@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 
 from verl_cli.errors import UserError
-from verl_cli.inference import (
+from verl_cli.evaluation.inference import (
     Option,
     duration,
     notice_truncated,
@@ -19,10 +19,10 @@ from verl_cli.inference import (
     resolve_inference,
     settings,
 )
-from verl_cli.run_dir import write_atomically
+from verl_cli.evaluation.validation import SampleLog, ValidationResult, validate
+from verl_cli.run.run_dir import write_atomically
 from verl_cli.scoring import load_scorer
 from verl_cli.tracking import validation_results
-from verl_cli.validation import SampleLog, ValidationResult, validate
 
 
 @dataclass(frozen=True)

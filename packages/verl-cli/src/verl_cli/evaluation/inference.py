@@ -9,7 +9,6 @@ from typing import Any
 import typer
 from verl_data import PromptLoader
 
-from verl_cli import checkpoints
 from verl_cli.build import length_notices, quiet_transformers, rollout_role
 from verl_cli.config import ConfigError, Resolved, RunConfig, resolve, text_override
 from verl_cli.config.classify import classify, is_default, no_effect
@@ -21,6 +20,7 @@ from verl_cli.config.values import show
 from verl_cli.controller import Controller, LocalController, WorkerGroup
 from verl_cli.errors import UserError
 from verl_cli.models import locate_models
+from verl_cli.run import checkpoints
 from verl_cli.scoring import Scorer
 from verl_cli.tokenizer import load_tokenizer
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from verl_cli.system_files import text_of
+from verl_cli.system.system_files import text_of
 
 #: Version 1 says "no limit" by the largest multiple of a page; no machine has as many bytes as this.
 _NO_LIMIT_BYTES = 2**60

@@ -12,9 +12,9 @@ from verl_data import Prompt
 
 from verl_cli.config import RunConfig
 from verl_cli.controller import WorkerGroup
-from verl_cli.responses import Response, prompts_per_call, respond
+from verl_cli.evaluation.responses import Response, prompts_per_call, respond
+from verl_cli.evaluation.validation_metrics import Outcome, accuracy, validation_metrics
 from verl_cli.scoring import Scorer
-from verl_cli.validation_metrics import Outcome, accuracy, validation_metrics
 
 _INITIAL = "initial_generation"
 

@@ -13,7 +13,7 @@ from verl_data.files import expand
 
 from verl_cli.config import RunConfig
 from verl_cli.errors import UserError
-from verl_cli.inference import (
+from verl_cli.evaluation.inference import (
     Inference,
     Option,
     duration,
@@ -22,7 +22,7 @@ from verl_cli.inference import (
     progress,
     resolve_inference,
 )
-from verl_cli.responses import prompts_per_call, respond
+from verl_cli.evaluation.responses import prompts_per_call, respond
 
 #: The columns that are added to a row. Each is a list with one entry per response: its text without special tokens,
 #: its tokens (encoding the text again may give others), and `stop`, or `length` where it was cut.

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from verl_cli import checkpoints
-from verl_cli.checkpoints import Checkpoint
 from verl_cli.errors import UserError
+from verl_cli.run import checkpoints
+from verl_cli.run.checkpoints import Checkpoint
 
 _LOCK = ".lock"
 

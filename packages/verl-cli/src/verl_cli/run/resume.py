@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from verl_cli import checkpoints
-from verl_cli.checkpoints import MARK, Checkpoint
 from verl_cli.config import RunConfig
-from verl_cli.copies import Copies
 from verl_cli.errors import UserError
-from verl_cli.run_dir import RunDir
-from verl_cli.same_run import NOT_WORTH_A_LINE, allowed_changes, changes, said, stored_config
+from verl_cli.run import checkpoints
+from verl_cli.run.checkpoints import MARK, Checkpoint
+from verl_cli.run.copies import Copies
+from verl_cli.run.run_dir import RunDir
+from verl_cli.run.same_run import NOT_WORTH_A_LINE, allowed_changes, changes, said, stored_config
 from verl_cli.tracking import cut_rows
 
 STATE = "trainer_state.json"

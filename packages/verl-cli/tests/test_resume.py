@@ -141,7 +141,7 @@ def refusal(command: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         run_training(command)
     assert stopped.value.code == 1
     message = capsys.readouterr().err
-    assert message.startswith("error: ")
+    assert "error: " in message and "Traceback" not in message
     return message
 
 
@@ -359,4 +359,149 @@ def test_a_place_that_takes_no_copies_does_not_stop_the_run(
     assert [row["data"].get("checkpoint/copy_failed") for row in logged(run_dir)] == [None, 1.0, 1.0]
     assert "cannot be opened" in refusal(
         runs.command(tmp_path / "other", trainer__default_hdfs_dir="nosuch://bucket/run"), capsys
+    )
+
+
+# What must not be taken for this run
+
+
+def quiet(runs: Runs, run_dir: Path, **changes: object) -> list[str]:
+    """A short run that shows nothing."""
+    return runs.command(run_dir, **{"trainer__total_training_steps": 2, "trainer__logger": "[]", **changes})
+
+
+def test_another_runs_copies_are_not_gone_on_with(
+    runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copies = {"trainer__default_hdfs_dir": f"file://{tmp_path}/copies"}
+    run_training(quiet(runs, tmp_path / "a", **copies))
+    stored = (tmp_path / "copies" / "metrics.jsonl").read_bytes()
+    run_training(quiet(runs, tmp_path / "b", algorithm__gamma=0.5, trainer__total_training_steps=1))
+    message = refusal(quiet(runs, tmp_path / "b", algorithm__gamma=0.5, **copies), capsys)
+    assert "algorithm.gamma was 1.0 and is now 0.5" in message
+    disabled = quiet(runs, tmp_path / "c", algorithm__gamma=0.5, trainer__resume_mode="disable", **copies)
+    assert "already holds a run" in refusal(disabled, capsys)
+    assert (tmp_path / "copies" / "metrics.jsonl").read_bytes() == stored
+    same = quiet(runs, tmp_path / "a", trainer__default_hdfs_dir=tmp_path / "a")
+    assert "same folder" in refusal(same, capsys)
+
+
+def test_a_damaged_copy_is_passed_over(runs: Runs, tmp_path: Path, uninterrupted: Path) -> None:
+    copies = tmp_path / "copies"
+    shutil.copytree(uninterrupted, copies)
+    (copies / "global_step_7" / "trainer_state.json").unlink()
+    model = copies / "global_step_6" / "actor" / "huggingface" / "model.safetensors"
+    model.write_bytes(model.read_bytes()[:-1])
+    (copies / "summary.json").unlink()
+    assert runs.run(tmp_path / "run", trainer__default_hdfs_dir=copies) == 0
+    assert steps(tmp_path / "run") == [5, 6, 7]
+    assert outcome(tmp_path / "run") == outcome(uninterrupted)
+
+
+def test_a_changed_reward_or_model_is_refused(
+    runs: Runs, tmp_path: Path, assets: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reward, model = tmp_path / "reward.py", tmp_path / "model"
+    reward.write_text((runs.folder / "reward.py").read_text())
+    shutil.copytree(assets / "model", model)
+    own = {"reward__custom_reward_function__path": reward, "actor_rollout_ref__model__path": model}
+    run_training(quiet(runs, tmp_path / "run", **own, trainer__total_training_steps=1))
+    text = reward.read_text()
+    reward.write_text(text.replace("% 7 / 7", "% 5 / 5"))
+    changed = refusal(quiet(runs, tmp_path / "run", **own), capsys)
+    assert "What reward.custom_reward_function.path holds has changed since step 1" in changed
+    reward.write_text(text)
+    weights = bytearray((model / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (model / "model.safetensors").write_bytes(weights)
+    assert "What actor_rollout_ref.model.path holds has changed" in refusal(
+        quiet(runs, tmp_path / "run", **own), capsys
+    )
+
+
+def test_fewer_steps_than_are_done_are_refused(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert runs.run(tmp_path / "run", kill_at=10 + 4 * 16 + 2 * 10 + 1) == -signal.SIGKILL
+    message = refusal(quiet(runs, tmp_path / "run"), capsys)
+    assert "goes on from step 4, and only 2 steps are asked for" in message
+
+
+def test_a_branch_that_cannot_begin_leaves_its_directory_free(
+    runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from verl_cli.quickstart.model import write_model
+
+    write_model(tmp_path / "other", seed=0, hidden_size=16)
+    run_training(quiet(runs, tmp_path / "origin", trainer__total_training_steps=1))
+    origin = {"trainer__resume_mode": "path", "trainer__resume_from_path": tmp_path / "origin" / "global_step_1"}
+    wrong = quiet(runs, tmp_path / "branch", **origin, actor_rollout_ref__model__path=tmp_path / "other")
+    assert "another model" in refusal(wrong, capsys)
+    assert not (tmp_path / "branch").exists()
+    run_training(quiet(runs, tmp_path / "branch", **origin))
+    shutil.rmtree(tmp_path / "origin")
+    run_training(quiet(runs, tmp_path / "branch", **origin, trainer__total_training_steps=3))
+    assert steps(tmp_path / "branch") == [2, 3]
+
+
+def test_its_own_checkpoint_is_known_through_a_link(runs: Runs, tmp_path: Path) -> None:
+    run_training(quiet(runs, tmp_path / "run", trainer__total_training_steps=1))
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    newest = {"trainer__resume_mode": "path", "trainer__resume_from_path": tmp_path / "run" / "global_step_1"}
+    run_training(quiet(runs, tmp_path / "link", **newest))
+    assert steps(tmp_path / "run") == [1, 2]
+
+
+@pytest.mark.parametrize("at", ["fetch_file", "fetch_checkpoint"])
+def test_a_kill_while_fetching_copies_loses_nothing(
+    runs: Runs, tmp_path: Path, uninterrupted: Path, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from verl_cli.run.copies import Copies
+
+    copies = tmp_path / "copies"
+    shutil.copytree(uninterrupted, copies)
+    shutil.rmtree(copies / "global_step_7")
+    (copies / "summary.json").unlink()
+    command = quiet(runs, tmp_path / "run", trainer__default_hdfs_dir=copies, trainer__total_training_steps=7)
+
+    def killed(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Copies, at, killed)
+        with pytest.raises(SystemExit):
+            run_training(command)
+    run_training(command)
+    assert outcome(tmp_path / "run") == outcome(uninterrupted)
+
+
+def test_the_report_of_a_finished_run_is_written_again(
+    runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = quiet(runs, tmp_path / "run", trainer__default_hdfs_dir=tmp_path / "copies")
+    run_training(command)
+    (tmp_path / "run" / "report.html").unlink()  # as if the run had been killed before it
+    (tmp_path / "copies" / "summary.json").unlink()
+    run_training(command)
+    assert "Nothing is left to do" in capsys.readouterr().out
+    assert (tmp_path / "run" / "report.html").exists() and (tmp_path / "copies" / "summary.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("summary.json", "5", "is damaged"),
+        ("config.yaml", "5", "must be a mapping"),
+        ("config.yaml", None, "no config"),
+    ],
+)
+def test_a_file_that_no_run_writes_is_named(
+    runs: Runs, tmp_path: Path, name: str, text: str | None, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_training(quiet(runs, tmp_path / "run", trainer__total_training_steps=1))
+    (tmp_path / "run" / name).unlink() if text is None else (tmp_path / "run" / name).write_text(text)
+    assert said in refusal(quiet(runs, tmp_path / "run"), capsys)
+
+
+def test_an_empty_place_is_refused(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "trainer.default_local_dir is empty" in refusal(
+        quiet(runs, Path("x"), trainer__default_local_dir="''"), capsys
     )

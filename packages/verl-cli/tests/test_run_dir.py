@@ -1,7 +1,7 @@
 """The run directory: its files, its checkpoints, its lock."""
 
-import multiprocessing
-from multiprocessing.connection import Connection
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -85,25 +85,33 @@ def test_what_killed_processes_left_is_cleared(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == [".mine"]
 
 
-def hold(path: Path, connection: Connection) -> None:
-    """Lock a run directory, say so, and wait to be killed."""
-    with RunDir(path).lock():
-        connection.send("held")
-        connection.recv()
+HOLDER = """
+import sys
+from pathlib import Path
+from verl_cli.run.run_dir import RunDir
+
+with RunDir(Path(sys.argv[1])).lock():
+    print("held", flush=True)
+    sys.stdin.read()
+"""
 
 
 def test_a_run_directory_has_one_writer_and_a_killed_one_holds_nothing(tmp_path: Path) -> None:
-    ours, theirs = multiprocessing.get_context("spawn").Pipe()
-    holder = multiprocessing.get_context("spawn").Process(target=hold, args=(tmp_path / "run", theirs))
-    holder.start()
-    assert ours.recv() == "held"
-    with pytest.raises(UserError, match="is in use"), RunDir(tmp_path / "run").lock():
-        pass
-    holder.kill()
-    holder.join()
-    with RunDir(tmp_path / "run").lock():
-        assert (tmp_path / "run").is_dir()
-    assert list((tmp_path / "run").iterdir()) == []
+    run_dir = RunDir(tmp_path / "run")
+    command = [sys.executable, "-c", HOLDER, str(run_dir.path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "held\n"
+            assert run_dir.is_in_use()
+            with pytest.raises(UserError, match="is in use"), run_dir.lock():
+                pass
+        finally:
+            holder.kill()
+    assert not run_dir.is_in_use()
+    with run_dir.lock():
+        assert run_dir.path.is_dir()
+    assert list(run_dir.path.iterdir()) == []
 
 
 def test_a_lock_leaves_no_folder_that_it_made(tmp_path: Path) -> None:

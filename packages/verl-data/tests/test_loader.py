@@ -299,7 +299,7 @@ def test_missing_and_unknown_reward_columns(write: Callable[..., Path], chatml: 
         ("data_source", 7, "field data_source: text is expected, not int 7"),
         ("data_source", "", "field data_source: text is expected, not an empty text"),
         ("reward_model", "rule", "field reward_model: a dict with style and ground_truth is expected, not str 'rule'"),
-        ("reward_model", {"style": "rule"}, "field reward_model: a dict with style and ground_truth"),
+        ("reward_model", {"style": "rule"}, "field reward_model: it lacks ground_truth; it has style"),
         ("reward_model", {"style": "rule", "ground_truth": None}, "field reward_model.ground_truth: it is empty"),
         ("extra_info", [1], r"field extra_info: a dict is expected, not list \[1\]"),
         ("tools", "f", "field tools: a list of tool schemas"),

@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -140,7 +141,10 @@ def test_failure_of_one_rank_is_one_of_all(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")  # only rank 0 makes the folder, and cannot
     model, target = tiny_model(tmp_path / "model"), tmp_path / "file" / "state"
     command = [sys.executable, "-c", _WRITE_ON_TWO_RANKS, str(model), str(tmp_path / "store"), str(target)]
-    ranks = [subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True) for rank in range(2)]
+    on_cpu = os.environ | {"VERL_TEST_DEVICE": "cpu"}  # two ranks do not share a GPU
+    ranks = [
+        subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True, env=on_cpu) for rank in range(2)
+    ]
     try:
         first, second = (process.communicate(timeout=120)[0] for process in ranks)
     finally:

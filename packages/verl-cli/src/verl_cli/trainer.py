@@ -10,17 +10,20 @@ from typing import Any
 
 from verl_cli import step_metrics
 from verl_cli.build import Parts
-from verl_cli.config import dump
+from verl_cli.config import RunConfig, dump
 from verl_cli.config.keys import flatten
 from verl_cli.errors import InterruptedRunError, UserError
 from verl_cli.evaluation.validation import SampleLog, ValidationResult, validate
 from verl_cli.failures import during, record_failure
 from verl_cli.phases import Step, run_phases
 from verl_cli.ppo import PPO
-from verl_cli.report import write_report
+from verl_cli.report import REPORT_FILE, write_report
+from verl_cli.run import checkpoints
 from verl_cli.run.checkpoints import Checkpoint
 from verl_cli.run.copies import Copies
 from verl_cli.run.resume import STATE, STATE_FORMAT, find_start
+from verl_cli.run.run_dir import RunDir
+from verl_cli.run.same_run import content
 from verl_cli.tracking import cut_rows, last_step, read_rows, trackers_for
 
 
@@ -39,8 +42,8 @@ def fit(parts: Parts) -> dict[str, Any]:
         except BaseException as error:
             record_failure(run_dir.path, error, config=parts.config)
             with suppress(OSError, UserError):  # what went wrong must not be hidden by what cannot be tidied up
-                if (run is None or run.done == 0) and not run_dir.checkpoints():
-                    run_dir.discard()
+                if run is None or run.done == parts.start.step:
+                    _forget(parts)
                 else:
                     write_report(run_dir.path)
             raise
@@ -49,6 +52,27 @@ def fit(parts: Parts) -> dict[str, Any]:
         write_report(run_dir.path)
         run.copy()
     return summary
+
+
+def _forget(parts: Parts) -> None:
+    """Leave the directory free for the same command, mended, where this process began a run and did no step of it."""
+    run_dir = parts.run_dir
+    if not parts.start.own:
+        for fetched in run_dir.checkpoints():
+            checkpoints.remove(fetched.path)
+    if not run_dir.checkpoints():
+        run_dir.discard()
+
+
+def complete_records(config: RunConfig) -> None:
+    """Write the report of a finished run, and copy its records, where a kill at its very end prevented that."""
+    run_dir = RunDir(Path(config.trainer.default_local_dir).expanduser().absolute())
+    with run_dir.lock():
+        if not (run_dir.path / REPORT_FILE).exists():
+            write_report(run_dir.path)
+        copies = None if config.trainer.default_hdfs_dir is None else Copies(config.trainer.default_hdfs_dir)
+        if copies is not None and copies.read_text("summary.json") != run_dir.summary.read_text("utf-8"):
+            copies.put_files((*run_dir.records, run_dir.path / REPORT_FILE))
 
 
 class _Run:
@@ -68,6 +92,7 @@ class _Run:
         self.devices = self.trainer.nnodes * self.trainer.n_gpus_per_node
         self.checkpoint = checkpoint
         self.done = parts.start.step
+        self.content = content(parts.config)
         self.accuracy: dict[int, float | None] = {0: parts.start.state.get("val_accuracy_before")}
         self.start = time.monotonic() - parts.start.state.get("seconds", 0.0)
 
@@ -175,7 +200,7 @@ class _Run:
             return {}
         run_dir = self.parts.run_dir
         try:
-            self.copies.put_files((*run_dir.records, run_dir.path / "report.html"))
+            self.copies.put_files((*run_dir.records, run_dir.path / REPORT_FILE))
             if checkpoint is not None:
                 self.copies.put_checkpoint(checkpoint)
         except Exception as error:  # noqa: BLE001 (every file system raises its own)
@@ -201,6 +226,7 @@ class _Run:
             "val_accuracy_before": self.accuracy[0],
             "seconds": time.monotonic() - self.start,
             "metrics": dict(metrics),
+            "content": self.content,
         }
 
     def interrupted(self) -> InterruptedRunError:

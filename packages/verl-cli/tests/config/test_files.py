@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 from verl_cli.config import ConfigError, Resolved, dump, resolve
+from verl_cli.config.dump import dump_commented
+from verl_cli.config.keys import flatten
 
 PATHS = ("data.train_files=train.parquet", "data.val_files=val.parquet", "actor_rollout_ref.model.path=model")
 ACTOR = "actor_rollout_ref.actor"
@@ -181,3 +183,23 @@ def test_the_class_names_in_a_file_of_the_original_program_are_accepted(tmp_path
     resolved = with_file(tmp_path / "run.yaml", text)
     assert resolved.notices == []
     assert "one fixed class" in refused(tmp_path / "run.yaml", "algorithm: {_target_: mine.AlgoConfig}")
+
+
+@pytest.mark.parametrize("text", ["5\n", "defaults: 3\n", "- a\n"])
+def test_a_file_that_is_no_mapping_is_named(tmp_path: Path, text: str) -> None:
+    problem = refused(tmp_path / "run.yaml", text)
+    assert str(tmp_path / "run.yaml") in problem and "must be a mapping of keys" in problem
+
+
+def test_aliases_that_unfold_without_end_are_refused(tmp_path: Path) -> None:
+    lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 9)]
+    assert "aliases unfold to" in refused(tmp_path / "run.yaml", "\n".join(lines) + "\n")
+
+
+def test_a_long_value_is_kept_apart_from_its_comment(tmp_path: Path) -> None:
+    path = f"/data/{'x' * 150}.parquet"
+    resolved = resolve([*PATHS[1:], f"data.train_files={path}"])
+    shown = tmp_path / "shown.yaml"
+    shown.write_text(dump_commented(resolved.config, dict.fromkeys(flatten(resolved.config), "from somewhere")))
+    assert resolve([], config_file=shown).config == resolved.config

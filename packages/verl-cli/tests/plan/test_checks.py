@@ -85,7 +85,7 @@ def test_a_model_shorter_than_prompt_and_response(overrides: Overrides) -> None:
     problem = context_warning(run, 64)
     assert problem is not None and "has 64 positions" in problem and "= 70 tokens" in problem
     assert "data.max_response_length to at most 24" in problem
-    assert "data.max_prompt_length below 40" in (context_warning(run, 40) or "")
+    assert "data.max_response_length to at most 40 together" in (context_warning(run, 40) or "")
     assert context_warning(run, 70) is None and context_warning(run, None) is None
 
 

@@ -49,7 +49,9 @@ def rl_row_problems(row: Mapping[str, Any], config: DataConfig) -> list[str]:
     if (problem := _prompt_problem(row[prompt], config)) is not None:
         problems.append(f"field {prompt}{problem}")
     reward = row["reward_model"]
-    if not isinstance(reward, Mapping) or "ground_truth" not in reward:
+    if isinstance(reward, Mapping) and "ground_truth" not in reward:
+        problems.append(f"field reward_model: it lacks ground_truth; it has {', '.join(map(str, reward)) or 'nothing'}")
+    elif not isinstance(reward, Mapping):
         problems.append(f"field reward_model: a dict with style and ground_truth is expected, not {_kind(reward)}")
     elif reward["ground_truth"] is None and reward.get("style", "rule") == "rule":
         problems.append("field reward_model.ground_truth: it is empty, but a rule needs an answer to compare with")

@@ -17,7 +17,7 @@ def quickstart(
         bool, typer.Option("--constant-reward", help="Give every answer the same reward: nothing should be learnt.")
     ] = False,
 ) -> None:
-    """See PPO teach a tiny model two-digit addition, on a CPU, in about two minutes."""
+    """See PPO teach a tiny model two-digit addition, on a CPU, in one to two minutes."""
 
     def run() -> None:
         from verl_cli.quickstart import run_quickstart

@@ -1,14 +1,18 @@
 """`verl-cli train`, and the same from the published entry points."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from verl_cli.commands.guard import guarded
 from verl_cli.commands.options import AllowUnused, ConfigFile, Overrides, Preset
 from verl_cli.commands.plan import show_plan
+
+if TYPE_CHECKING:
+    from verl_cli.config import RunConfig
 
 
 def train(
@@ -49,19 +53,32 @@ def run_training(
             typer.echo(notice, err=True)
         from verl_cli.build import build
         from verl_cli.run.resume import NothingLeft
-        from verl_cli.trainer import fit
+        from verl_cli.trainer import complete_records, fit
 
+        config = without_missing_loggers(resolved.config) if allow_unused else resolved.config
         try:
-            parts = build(resolved.config)
+            parts = build(config)
         except NothingLeft as done:
             typer.echo(str(done))
+            complete_records(config)
             return
         for notice in parts.notices:
             typer.echo(notice, err=True)
         summary = fit(parts)
         before, after = summary["val_accuracy_before"], summary["val_accuracy_after"]
         if after is not None:
-            typer.echo(f"Validation accuracy: {'' if before is None else f'{before:.3f} before, '}{after:.3f} after.")
+            typer.echo(f"Mean validation score: {'' if before is None else f'{before:.3f} before, '}{after:.3f} after.")
         typer.echo(f"The run is complete: {parts.run_dir.path / 'report.html'}")
 
     guarded(run)
+
+
+def without_missing_loggers(config: "RunConfig") -> "RunConfig":
+    """Leave out loggers whose packages are not installed, each with a line: most published command lines name wandb."""
+    from verl_cli.tracking import install_advice, missing_loggers
+
+    missing = missing_loggers(config.trainer.logger)
+    for name in missing:
+        typer.echo(f"trainer.logger: {name} is left out, it is not installed. {install_advice([name])}.", err=True)
+    kept = [name for name in config.trainer.logger if name not in missing]
+    return replace(config, trainer=replace(config.trainer, logger=kept))

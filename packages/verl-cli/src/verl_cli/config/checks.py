@@ -46,6 +46,9 @@ def problems(values: Values, user_keys: frozenset[str], faultless: frozenset[str
     yield from _batches(values, faultless)
     yield from _algorithm(values, user_keys, faultless)
     yield from _devices(values)
+    for key in ("trainer.default_local_dir", "trainer.default_hdfs_dir", "trainer.resume_from_path"):
+        if values[key] is not None and not values[key].strip():
+            yield Problem((key,), f"{key} is empty, perhaps an unset shell variable. Name a place, or leave it out.")
     if values["trainer.resume_mode"] == "path" and not values["trainer.resume_from_path"]:
         yield Problem(
             ("trainer.resume_mode", "trainer.resume_from_path"),

@@ -36,7 +36,7 @@ def dump_commented(config: RunConfig, comments: Mapping[str, str], *, only_set: 
         values = {key: value for key, value in values.items() if value != _default(config, key)}
     lines = list(_lines(nest(values), ""))
     column = min(max((len(line) for line, key in lines if key), default=0), _COMMENT_COLUMN) + 2
-    return "".join(f"{line:<{column}}# {comments[key]}\n" if key else f"{line}\n" for line, key in lines)
+    return "".join(f"{line:<{column - 2}}  # {comments[key]}\n" if key else f"{line}\n" for line, key in lines)
 
 
 def _effective(config: RunConfig) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from verl_cli.config.errors import ConfigError
 
 COMMAND_LINE = "the command line"
+_MOST_NODES = 100_000
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,7 @@ def load_file(path: Path) -> list[Setting]:
         raise ConfigError(f"There is no configuration file {path}. Check the path; it is relative to {Path.cwd()}.")
     if path.suffix not in (".yaml", ".yml"):
         raise ConfigError(f"{path} is not named like a configuration file. Rename it to {path.stem}.yaml.")
+    _check_size(path)
     try:
         with initialize_config_dir(version_base="1.3", config_dir=str(path.parent.resolve())):
             tree = OmegaConf.to_container(compose(path.name), resolve=False)
@@ -114,6 +116,38 @@ def load_file(path: Path) -> list[Setting]:
         ) from error
     assert isinstance(tree, dict)
     return [Setting(str(key), _none_is_null(value), str(path)) for key, value in tree.items()]
+
+
+def _check_size(path: Path) -> None:
+    """Refuse what is no mapping of keys, and aliases of aliases that unfold to more than any configuration holds."""
+    try:
+        tree = yaml.safe_load(path.read_text("utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
+        return  # Hydra's reader says it better
+    if tree is not None and (not isinstance(tree, dict) or not isinstance(tree.get("defaults", []), list)):
+        raise ConfigError(
+            f"The configuration file {path} cannot be read: it must be a mapping of keys (and a defaults list, if it "
+            f"has one, a list). Write it as `data: {{train_files: ...}}`."
+        )
+    try:
+        size = _unfolded(tree, {})
+    except RecursionError:
+        return
+    if size > _MOST_NODES:
+        raise ConfigError(
+            f"The configuration file {path} cannot be read: its aliases unfold to {size} values. Write the values out."
+        )
+
+
+def _unfolded(node: Any, sizes: dict[int, int]) -> int:
+    """How many values a tree has when each alias is written out."""
+    if not isinstance(node, dict | list):
+        return 1
+    if id(node) not in sizes:
+        sizes[id(node)] = 1 + sum(
+            _unfolded(item, sizes) for item in (node.values() if isinstance(node, dict) else node)
+        )
+    return sizes[id(node)]
 
 
 def _none_is_null(value: Any) -> Any:

@@ -100,6 +100,9 @@ def resolve_inference(
         *(option for option in options if option.value is not None),
     ]
     found: list[str] = []
+    if (problem := _repeats_without_sampling(overrides, options)) is not None:
+        found.append(problem)
+        given = [option for option in given if option.name != "--n"]
     kept = []
     for override in overrides:
         parsed, _ = parse_overrides([override])
@@ -120,6 +123,19 @@ def resolve_inference(
     if found:
         raise ConfigError(*found)
     return resolved
+
+
+def _repeats_without_sampling(overrides: Sequence[str], options: Sequence[Option]) -> str | None:
+    """What is wrong where several responses are asked for and nothing lets them differ."""
+    values = {option.name: option.value for option in options}
+    n, temperature = values.get("--n"), values.get("--temperature")
+    by_key = any("val_kwargs" in override for override in overrides)
+    if isinstance(n, int) and n > 1 and not temperature and not by_key:
+        return (
+            f"--n {n} needs sampling: at temperature 0 all {n} responses to a prompt are the same. Add "
+            f"--temperature 1, or leave --n out."
+        )
+    return None
 
 
 def _problems_of(live: Mapping[str, Setting], given: Sequence[Option], scored: bool) -> Iterator[str]:

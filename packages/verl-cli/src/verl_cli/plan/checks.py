@@ -101,7 +101,7 @@ def context_warning(config: RunConfig, context: int | None) -> str | None:
     room = context - data.max_prompt_length
     shorter = f"Set data.max_response_length to at most {room}, shorten the prompts"
     if room < 1:
-        shorter = f"Set data.max_prompt_length below {context}"
+        shorter = f"Set data.max_prompt_length and data.max_response_length to at most {context} together"
     return (
         f"The model has {context} positions, fewer than data.max_prompt_length + data.max_response_length = {longest} "
         f"tokens: responses that reach position {context} end there. {shorter}; or, if the model can more, set "

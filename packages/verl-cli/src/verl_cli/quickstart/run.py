@@ -80,9 +80,9 @@ def _program() -> list[str]:
     """How this program was called: through uv, by its name where the shell finds it, or by its path."""
     if uv := os.environ.get("UV"):  # `uv run` says where it is
         return (
-            [os.path.relpath(uv), "run", "verl-cli"]
+            [os.path.relpath(uv), "run", "--no-dev", "verl-cli"]
             if Path(uv).is_relative_to(Path.cwd())
-            else ["uv", "run", "verl-cli"]
+            else ["uv", "run", "--no-dev", "verl-cli"]
         )
     return ["verl-cli"] if shutil.which("verl-cli") else [sys.argv[0]]
 

@@ -1,12 +1,13 @@
 """Copies of a run in a place that fsspec opens (`trainer.default_hdfs_dir`): hdfs, s3, gs, a mounted folder, ..."""
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
 import fsspec
 
 from verl_cli.errors import UserError
-from verl_cli.run.checkpoints import MARK, Checkpoint, step_of
+from verl_cli.run.checkpoints import MARK, PARTIAL, Checkpoint, step_of
 
 
 class Copies:
@@ -32,10 +33,35 @@ class Copies:
         found = [step for folder in folders if (step := step_of(folder)) is not None]
         return sorted(step for step in found if self._files.isfile(self._path(f"global_step_{step}", MARK)))
 
+    def is_taken(self) -> bool:
+        """Whether there are copies of a run."""
+        return self._files.isfile(self._path("config.yaml")) or bool(self.steps())
+
+    def is_folder(self, folder: Path) -> bool:
+        """Whether the copies would go into this folder of the local machine."""
+        local = "file" in ([self._files.protocol] if isinstance(self._files.protocol, str) else self._files.protocol)
+        return local and Path(self._root).resolve() == folder.resolve()
+
+    def damage(self, step: int) -> str | None:
+        """What is wrong with a complete copy's files, if anything."""
+        folder = f"global_step_{step}"
+        try:
+            sizes = dict(json.loads(self.read_text(folder, MARK) or "")["file_bytes"])
+        except (ValueError, KeyError, TypeError) as error:
+            return f"its {MARK} cannot be read ({type(error).__name__}: {error})"
+        for name, size in sizes.items():
+            if not self._files.isfile(self._path(folder, name)):
+                return f"it lacks {name}"
+            if self._files.size(self._path(folder, name)) != size:
+                return f"{name} has not its {size} bytes"
+        return None
+
     def put_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Copy a checkpoint, its mark last: one that was cut short is not seen."""
         target = self._path(checkpoint.path.name)
         if self._files.exists(target):
+            if self._files.exists(f"{target}/{MARK}"):
+                self._files.rm_file(f"{target}/{MARK}")  # first: half of it must not pass for a whole one
             self._files.rm(target, recursive=True)
         files = sorted(path for path in checkpoint.path.rglob("*") if path.is_file() and path.name != MARK)
         for path in (*files, checkpoint.path / MARK):
@@ -56,9 +82,11 @@ class Copies:
             self._files.get_file(path, str(target))
 
     def fetch_file(self, name: str, target: Path) -> None:
-        """Copy a record back, if there is a copy of it."""
+        """Copy a record back, if there is a copy of it: whole or not at all."""
         if self._files.isfile(self._path(name)):
-            self._files.get_file(self._path(name), str(target))
+            partial = target.with_name(f".{target.name}{PARTIAL}")
+            self._files.get_file(self._path(name), str(partial))
+            partial.replace(target)
 
     def read_text(self, *names: str) -> str | None:
         """The text of a file; None if there is none."""

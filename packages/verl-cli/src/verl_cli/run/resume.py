@@ -18,8 +18,8 @@ from verl_cli.run import checkpoints
 from verl_cli.run.checkpoints import MARK, Checkpoint
 from verl_cli.run.copies import Copies
 from verl_cli.run.run_dir import RunDir
-from verl_cli.run.same_run import NOT_WORTH_A_LINE, allowed_changes, changes, said, stored_config
-from verl_cli.tracking import cut_rows
+from verl_cli.run.same_run import NOT_WORTH_A_LINE, allowed_changes, changes, check_same_content, said, stored_config
+from verl_cli.tracking import cut_rows, read_rows
 
 STATE = "trainer_state.json"
 STATE_FORMAT = 1
@@ -46,39 +46,44 @@ class Start:
     notices: tuple[str, ...] = field(default=(), compare=False)
 
     def check_left(self, config: RunConfig, run_dir: RunDir, total_steps: int) -> None:
-        """Raise NothingLeft if all of `total_steps` are done and told."""
+        """Raise NothingLeft if all of `total_steps` are done and told, UserError if more than them are done."""
         summary = _summary(run_dir)
         wanted = 0 if config.trainer.val_only else total_steps
-        if summary is not None and summary.get("steps", -1) >= wanted:
+        if summary is not None and summary["steps"] >= wanted:
             raise NothingLeft(
-                f"Nothing is left to do: the run in {run_dir.path} is complete ({summary['steps']} of {wanted} steps). "
-                f"To train it longer, raise trainer.total_training_steps (or trainer.total_epochs); for another run "
-                f"set trainer.default_local_dir=DIR."
+                f"Nothing is left to do: the run in {run_dir.path} is complete ({summary['steps']} steps are done, and "
+                f"{wanted} are asked for). To train it longer, raise trainer.total_training_steps (or "
+                f"trainer.total_epochs); for another run set trainer.default_local_dir=DIR."
+            )
+        if self.step > total_steps:
+            raise UserError(
+                f"The run goes on from step {self.step}, and only {total_steps} steps are asked for. Raise "
+                f"trainer.total_training_steps (or trainer.total_epochs) to at least {self.step}, which ends the run "
+                f"there, or branch off from an earlier checkpoint (trainer.resume_mode=path)."
             )
 
     def prepare(self, run_dir: RunDir, config_text: str) -> Path | None:
         """Make the run directory what it was at this step, and return the checkpoint to load.
 
-        Fetches the checkpoint and the records from the copies, cuts the rows behind it, and writes the configuration.
-        The caller holds the directory's lock.
+        The configuration is written first, which makes the directory this run's; the checkpoint is fetched last. So at
+        whatever moment this is stopped, the same command does it again. The caller holds the directory's lock.
         """
         checkpoints.clear_partial(run_dir.path)
-        folder = self.folder
-        if self.copies is not None:
-            folder = run_dir.save_checkpoint(self.step, self._fetch).path
-        source = run_dir.path if folder is None or self.copies is not None else folder.parent
-        for path in run_dir.records:
-            if path == run_dir.trackers and not self.own:
-                continue  # a branch is another run to the loggers
+        run_dir.write_config(config_text)
+        records = (run_dir.metrics, run_dir.samples, *((run_dir.trackers,) if self.own else ()))
+        for path in records:  # a branch is another run to the loggers
             if self.copies is not None:
                 self.copies.fetch_file(path.name, path)
-            elif source != run_dir.path and (source / path.name).exists():
-                shutil.copyfile(source / path.name, path)
-        run_dir.summary.unlink(missing_ok=True)
+            elif self.folder is not None and self.folder.parent != run_dir.path:
+                _copy(self.folder.parent / path.name, path)
         for path in (run_dir.metrics, run_dir.samples):
             cut_rows(path, self.step if self.step else -1)
-        run_dir.write_config(config_text)
-        return folder
+        for _ in read_rows(run_dir.metrics):  # a row that could not be read at the end is found now
+            pass
+        run_dir.summary.unlink(missing_ok=True)
+        if self.copies is None:
+            return self.folder
+        return run_dir.save_checkpoint(self.step, self._fetch).path
 
     def _fetch(self, folder: Path) -> None:
         assert self.copies is not None
@@ -94,26 +99,33 @@ def find_start(config: RunConfig, run_dir: RunDir) -> Start:
     """Find where the run begins, without writing anything.
 
     Raises:
-        UserError: the run directory holds another run, or what should be gone on from cannot be.
+        UserError: the run directory, or the place of its copies, holds another run, or what should be gone on from
+            cannot be.
     """
     trainer = config.trainer
-    if trainer.resume_mode == "disable":
-        if run_dir.is_taken():
-            raise UserError(
-                f"The run directory {run_dir.path} already holds a run, and trainer.resume_mode=disable starts a new "
-                f"one, which would overwrite it. Give this run its own: trainer.default_local_dir=DIR; or go on with "
-                f"that one: trainer.resume_mode=auto."
-            )
-        return Start()
     copies = None if trainer.default_hdfs_dir is None else Copies(trainer.default_hdfs_dir)
-    notices: list[str] = []
-    in_place = _names_the_newest(trainer.resume_from_path, run_dir) if trainer.resume_mode == "path" else False
+    if copies is not None and copies.is_folder(run_dir.path):
+        raise UserError(
+            "trainer.default_hdfs_dir and trainer.default_local_dir are the same folder. Name another place for the "
+            "copies, or leave trainer.default_hdfs_dir out."
+        )
+    places: list[tuple[Path | str, str | None]] = []
     if run_dir.is_taken():
-        stored = stored_config(run_dir.config.read_text("utf-8") if run_dir.config.exists() else None, run_dir.path)
-        notices += allowed_changes(stored, config, run_dir.path, in_place=in_place)
-    elif copies is not None and copies.steps():
-        stored = stored_config(copies.read_text("config.yaml"), copies.url)
-        notices += allowed_changes(stored, config, copies.url, in_place=in_place)
+        places.append((run_dir.path, run_dir.read_config()))
+    if copies is not None and copies.is_taken():
+        places.append((copies.url, copies.read_text("config.yaml")))
+    if trainer.resume_mode == "disable" and places:
+        raise UserError(
+            f"{places[0][0]} already holds a run, and trainer.resume_mode=disable starts a new one, which would "
+            f"overwrite it. Give this run its own places (trainer.default_local_dir, trainer.default_hdfs_dir); or go "
+            f"on with that one: trainer.resume_mode=auto."
+        )
+    notices: list[str] = []
+    for place, text in places:
+        stored = stored_config(text, place)
+        again = stored.trainer.resume_from_path == trainer.resume_from_path  # the command of a branch, given again
+        in_place = trainer.resume_mode == "path" and not again and _names_the_newest(trainer.resume_from_path, run_dir)
+        notices += allowed_changes(stored, config, place, in_place=in_place)
     if trainer.val_only and run_dir.checkpoints():
         raise UserError(
             f"trainer.val_only=true validates the initial model, but {run_dir.path} holds a training run. Give it its "
@@ -121,6 +133,7 @@ def find_start(config: RunConfig, run_dir: RunDir) -> Start:
         )
     own = _newest(run_dir, copies, notices)
     if own is not None:
+        check_same_content(own.state, config)
         return own
     if trainer.resume_mode == "path":
         assert trainer.resume_from_path is not None  # the configuration's checks hold this
@@ -128,8 +141,16 @@ def find_start(config: RunConfig, run_dir: RunDir) -> Start:
     if run_dir.is_taken():
         if _summary(run_dir) is None:
             notices.append(f"{run_dir.path} holds a run that was stopped before its first checkpoint: it starts again.")
-        return Start(own=True, notices=tuple(notices))
-    return Start(notices=tuple(notices))
+        return Start(own=True, notices=tuple(dict.fromkeys(notices)))
+    return Start(notices=tuple(dict.fromkeys(notices)))
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a file, if it is there, so that the copy is whole or not there."""
+    if source.exists():
+        partial = target.with_name(f".{target.name}{checkpoints.PARTIAL}")
+        shutil.copyfile(source, partial)
+        partial.replace(target)
 
 
 def _names_the_newest(path: str | None, run_dir: RunDir) -> bool:
@@ -137,14 +158,14 @@ def _names_the_newest(path: str | None, run_dir: RunDir) -> bool:
     if path is None or "://" in path:
         return False
     named = checkpoints.open_checkpoint(Path(path).expanduser().absolute())
-    if named.path.parent != run_dir.path:
+    if named.path.parent.resolve() != run_dir.path.resolve() or not run_dir.checkpoints():
         return False
     newest = run_dir.checkpoints()[-1]
     if named.step < newest.step:
         raise UserError(
             f"{path} is not the newest checkpoint of {run_dir.path}: going on from it would overwrite what the run did "
-            f"up to step {newest.step}. Branch off with trainer.default_local_dir=NEW, or remove the later "
-            f"checkpoints."
+            f"up to step {newest.step}. Set trainer.resume_mode=auto to go on from there, branch off with "
+            f"trainer.default_local_dir=NEW, or remove the later checkpoints."
         )
     return True
 
@@ -158,16 +179,20 @@ def _newest(run_dir: RunDir, copies: Copies | None, notices: list[str]) -> Start
             local = checkpoint
             break
         notices.append(f"{checkpoint.path} is damaged ({problem}) and passed over.")
-    remote = copies.steps() if copies is not None else []
-    if copies is not None and remote and (local is None or remote[-1] > local.step):
-        step = remote[-1]
+    for step in reversed(copies.steps() if copies is not None else []):
+        assert copies is not None
+        if local is not None and step <= local.step:
+            break
+        if (problem := copies.damage(step)) is not None:
+            notices.append(f"The copy global_step_{step} in {copies.url} is damaged ({problem}) and passed over.")
+            continue
         state = read_state(copies.read_text(f"global_step_{step}", STATE), f"{copies.url}/global_step_{step}/{STATE}")
         notices.append(f"Going on from step {step}, from the copy in {copies.url}.")
-        return Start(step, None, copies, state, own=True, notices=tuple(notices))
+        return Start(step, None, copies, state, own=True, notices=tuple(dict.fromkeys(notices)))
     if local is None:
         return None
     notices.append(f"Going on from step {local.step}: {local.path}.")
-    return Start(local.step, local.path, state=_state_of(local.path), own=True, notices=tuple(notices))
+    return Start(local.step, local.path, state=_state_of(local.path), own=True, notices=tuple(dict.fromkeys(notices)))
 
 
 def _named(path: str, config: RunConfig, notices: list[str]) -> Start:
@@ -218,6 +243,10 @@ def _summary(run_dir: RunDir) -> dict[str, Any] | None:
         return None
     try:
         summary: dict[str, Any] = json.loads(run_dir.summary.read_text("utf-8"))
-    except ValueError as error:
-        raise UserError(f"{run_dir.summary} is damaged ({error}). Remove it, and the run goes on.") from error
+        if not isinstance(summary["steps"], int):
+            raise TypeError(f"steps is {summary['steps']!r}")
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{run_dir.summary} is damaged ({type(error).__name__}: {error}). Remove it, and the run goes on."
+        ) from error
     return summary

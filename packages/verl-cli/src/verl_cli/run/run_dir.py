@@ -117,6 +117,15 @@ class RunDir:
         for path in (*self.records, self.path / "report.html"):
             path.unlink(missing_ok=True)
 
+    def read_config(self) -> str | None:
+        """The text of config.yaml; None if there is none."""
+        if not self.config.exists():
+            return None
+        try:
+            return self.config.read_text("utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(f"{self.config} is not UTF-8 text ({error}). Restore it as the run wrote it.") from error
+
     def write_config(self, text: str) -> None:
         """Write config.yaml, which marks the folder as taken."""
         write_atomically(self.config, text)

@@ -1,14 +1,17 @@
 """Whether two configurations are of the same run: what a run may change while it goes on."""
 
+import hashlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from verl_cli.config import ConfigError, RunConfig, resolve
 from verl_cli.config.keys import flatten
 from verl_cli.errors import UserError
+from verl_cli.run.checkpoints import complete
 
+_LOOK_BYTES = 2**20
 _ACTOR, _CRITIC, _REF = "actor_rollout_ref.actor", "critic", "actor_rollout_ref.ref"
 _ROLLOUT = "actor_rollout_ref.rollout"
 #: Keys, or sections, that a run may go on with changed: how long it is, what it shows and where, how it is cut for
@@ -60,9 +63,9 @@ def stored_config(text: str | None, place: Path | str) -> RunConfig:
     """The configuration that a run wrote at its start."""
     if text is None:
         raise UserError(
-            f"{place} holds checkpoints but no config.yaml, so nothing tells whether they are of this run. Restore "
-            f"the file, or branch off: trainer.default_local_dir=NEW trainer.resume_mode=path "
-            f"trainer.resume_from_path={place}/global_step_N."
+            f"{place} holds a run but no config.yaml, so nothing tells whether it is this one. Restore the file, or "
+            f"give this run its own directory: trainer.default_local_dir=DIR. A checkpoint of it can be branched off "
+            f"from (trainer.resume_mode=path)."
         )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.yaml"
@@ -91,10 +94,13 @@ def allowed_changes(stored: RunConfig, config: RunConfig, place: Path | str, *, 
         forbidden.append("trainer.resume_from_path")
     if forbidden:
         listed = "; ".join(said(key, *changed[key]) for key in forbidden)
+        saved = complete(place) if isinstance(place, Path) else []
+        newest = saved[-1].path if saved else f"{place}/global_step_N"
         raise UserError(
             f"{place} holds another run than this one, which is neither overwritten nor gone on with: {listed}. Give "
-            f"this run its own directory with trainer.default_local_dir=DIR. To go on from that run's checkpoint with "
-            f"these changes, add trainer.resume_mode=path trainer.resume_from_path={place}/global_step_N."
+            f"this run its own directory with trainer.default_local_dir=DIR; to begin there with that run's "
+            f"checkpoint, give these together: trainer.default_local_dir=DIR trainer.resume_mode=path "
+            f"trainer.resume_from_path={newest}."
         )
     for key, (before, now) in changed.items():
         if key not in NOT_WORTH_A_LINE:
@@ -108,3 +114,39 @@ def said(key: str, before: Any, now: Any) -> str:
 
 def _may_change(key: str) -> bool:
     return any(key == free or key.startswith(f"{free}.") for free in _MAY_CHANGE)
+
+
+def content(config: RunConfig) -> dict[str, str]:
+    """What the paths of the initial model and of the user's reward function hold, by key: the keys do not tell.
+
+    Of a model folder the names and sizes of its weights and the first and last MiB of each are looked at, and its
+    config.json: enough to notice another model, in no time.
+    """
+    found = {}
+    reward = Path(config.reward.custom_reward_function.path or "").expanduser()
+    if reward.is_file():
+        found["reward.custom_reward_function.path"] = hashlib.sha256(reward.read_bytes()).hexdigest()
+    model = Path(config.actor_rollout_ref.model.path).expanduser()
+    if model.is_dir():
+        digest = hashlib.sha256()
+        for path in sorted([*model.glob("*.safetensors"), *model.glob("config.json")]):
+            size = path.stat().st_size
+            digest.update(f"{path.name} {size}\n".encode())
+            with path.open("rb") as file:
+                digest.update(file.read(_LOOK_BYTES))
+                file.seek(max(0, size - _LOOK_BYTES))
+                digest.update(file.read(_LOOK_BYTES))
+        found["actor_rollout_ref.model.path"] = digest.hexdigest()
+    return found
+
+
+def check_same_content(state: Mapping[str, Any], config: RunConfig) -> None:
+    """Raise UserError if the initial model or the reward function is not what the run began with."""
+    now = content(config)
+    for key, before in state.get("content", {}).items():
+        if key in now and now[key] != before:
+            raise UserError(
+                f"What {key} holds has changed since step {state['step']}, so the run would not be the same. Restore "
+                f"it; or branch off with it: trainer.default_local_dir=DIR trainer.resume_mode=path "
+                f"trainer.resume_from_path=RUN/global_step_{state['step']}."
+            )

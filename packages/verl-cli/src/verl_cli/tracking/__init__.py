@@ -10,7 +10,15 @@ from verl_cli.tracking.interface import RunInfo, Tracker
 from verl_cli.tracking.jsonl import JsonlTracker, cut_rows, last_step, read_rows
 from verl_cli.tracking.names import Validation, validation_results
 from verl_cli.tracking.run_ids import TRACKERS_FILE
-from verl_cli.tracking.trackers import LOGGERS, METRICS_FILE, Trackers, check_loggers, trackers_for
+from verl_cli.tracking.trackers import (
+    LOGGERS,
+    METRICS_FILE,
+    Trackers,
+    check_loggers,
+    install_advice,
+    missing_loggers,
+    trackers_for,
+)
 
 __all__ = [
     "LOGGERS",
@@ -25,7 +33,9 @@ __all__ = [
     "Validation",
     "check_loggers",
     "cut_rows",
+    "install_advice",
     "last_step",
+    "missing_loggers",
     "read_rows",
     "trackers_for",
     "validation_results",

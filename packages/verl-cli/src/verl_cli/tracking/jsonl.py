@@ -127,6 +127,8 @@ def read_rows(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
         for number, line in enumerate(file, start=1):
             if line.endswith(b"\n"):
                 step, data = _step(path, number, line), json.loads(line).get("data", {})
+                if not isinstance(data, dict):
+                    raise UserError(f"Line {number} of {path} has no metrics. Restore the file as the run left it.")
                 yield step, {name: math.nan if value is None else value for name, value in data.items()}
 
 

@@ -84,12 +84,26 @@ def check_loggers(names: Sequence[str]) -> None:
             f"trainer.logger names {', '.join(unknown)}, which does not exist; choose among {choices}. Every run "
             f"writes its {METRICS_FILE}, which other tools can read."
         )
-    if missing := [name for name in names if name in _THIRD_PARTIES and not all(map(_installed, _modules(name)))]:
+    if missing := missing_loggers(names):
         raise UserError(
-            f"trainer.logger names {' and '.join(missing)}, whose packages are not installed. Install them with "
-            f"`pip install 'verl-cli[{','.join(missing)}]'`, or leave the name out: {METRICS_FILE} in the run "
-            f"directory has every metric anyway."
+            f"trainer.logger names {' and '.join(missing)}, whose packages are not installed. "
+            f"{install_advice(missing)}, or leave the name out: {METRICS_FILE} in the run directory has every metric "
+            f"anyway."
         )
+
+
+def missing_loggers(names: Sequence[str]) -> list[str]:
+    """The loggers among the names whose packages are not installed."""
+    return [name for name in names if name in _THIRD_PARTIES and not all(map(_installed, _modules(name)))]
+
+
+def install_advice(names: Sequence[str]) -> str:
+    """How to install the packages of loggers, without a full stop."""
+    extras = " ".join(f"--extra {name}" for name in names)
+    return (
+        f"Install them with `pip install 'verl-cli[{','.join(names)}]'` (in a clone of the repository: start the "
+        f"program with `uv run --package verl-cli {extras} verl-cli ...`)"
+    )
 
 
 def _modules(logger: str) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ def judge_offline(environ: Mapping[str, str]) -> Finding:
             f"TRANSFORMERS_CACHE={environ['TRANSFORMERS_CACHE']} is no longer read by transformers",
             "Set HF_HOME (or HF_HUB_CACHE) instead.",
         )
-    return ok(name, "online: what is named and not there is downloaded")
+    return ok(name, "not offline by any setting (whether the hub answers was not tried)")
 
 
 def judge_endpoint(environ: Mapping[str, str]) -> Finding:

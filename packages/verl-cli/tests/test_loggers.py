@@ -116,7 +116,7 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
         database = f"file:{folder / 'mlflow' / 'mlflow.db'}?mode=ro"
         with closing(sqlite3.connect(database, uri=True)) as store:
             (steps,) = store.execute("select max(step) from metrics where key like 'val-core%'").fetchone()
-        return "swanlab" in ids and ids["wandb"]["complete"] == KILLED_IN - 1 and steps == KILLED_IN
+        return "swanlab" in ids and "wandb" in ids and steps == KILLED_IN
 
     with (home / "log").open("w+") as log:
         killed = subprocess.Popen(
@@ -203,9 +203,13 @@ def test_wandb_has_every_step_once_in_one_run(run_dir: Path) -> None:
     assert {(run.entity, run.project, run.display_name) for run in runs} == {("team", "sums", "first try")}
     config = {update.key: json.loads(update.value_json) for update in runs[-1].config.update}
     assert config["trainer"]["seed"] == 1 and config["data"] == {"train_files": ["a.parquet"]}
-    # Training and validation of a step are one row, and no step has two.
-    assert [(step, float(items[SCORE])) for step, items, _ in rows] == [(step, step / 8) for step in ALL_STEPS]
-    assert [(step, float(items[ACCURACY])) for step, items, _ in rows if ACCURACY in items] == [
+    # The file of the process that was killed may lack its last rows; the next one sends all, each step once, and the
+    # service drops what it has. Training and validation of a step are one row.
+    before, resumed = ([row for row in rows if row[2] == folder] for folder in folders)
+    scores = [(step, step / 8) for step in ALL_STEPS]
+    assert [(step, float(items[SCORE])) for step, items, _ in resumed] == scores
+    assert [(step, float(items[SCORE])) for step, items, _ in before] == scores[: len(before)]
+    assert [(step, float(items[ACCURACY])) for step, items, _ in resumed if ACCURACY in items] == [
         (step, step / 16) for step in EVEN_STEPS
     ]
     # The table accumulates rows, over the resume as well.

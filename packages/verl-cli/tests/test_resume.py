@@ -436,6 +436,8 @@ def test_a_branch_that_cannot_begin_leaves_its_directory_free(
     wrong = quiet(runs, tmp_path / "branch", **origin, actor_rollout_ref__model__path=tmp_path / "other")
     assert "another model" in refusal(wrong, capsys)
     assert not (tmp_path / "branch").exists()
+    run_training(quiet(runs, tmp_path / "still", **origin, trainer__total_training_steps=1))
+    assert steps(tmp_path / "still") == [1]
     run_training(quiet(runs, tmp_path / "branch", **origin))
     shutil.rmtree(tmp_path / "origin")
     run_training(quiet(runs, tmp_path / "branch", **origin, trainer__total_training_steps=3))

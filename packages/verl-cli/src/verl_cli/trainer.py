@@ -130,7 +130,10 @@ class _Run:
         if last_step(run_dir.metrics) != self.done or self.done == self.parts.total_steps:
             for path in (run_dir.metrics, run_dir.samples):
                 cut_rows(path, self.done - 1)
-            self.finish_step(self.parts.start.state["metrics"])
+            metrics = dict(self.parts.start.state["metrics"])
+            if self.done == self.parts.total_steps and not run_dir.checkpoints():  # a branch of no further step
+                metrics |= self.save(metrics)
+            self.finish_step(metrics)
 
     def steps(self) -> None:
         """Train, and save and validate when due."""

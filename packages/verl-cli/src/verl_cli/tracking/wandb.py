@@ -14,7 +14,7 @@ from verl_cli.config.keys import nest
 from verl_cli.tracking.interface import RunInfo, say, told
 from verl_cli.tracking.jsonl import cut_rows
 from verl_cli.tracking.network import reachable
-from verl_cli.tracking.run_ids import Progress, RunIds
+from verl_cli.tracking.run_ids import RunIds
 
 _SERVICE = "wandb"
 _TABLE = "val/generations"
@@ -25,8 +25,9 @@ _TABLE_ROWS = "val_generations.jsonl"
 class WandbTracker:
     """One run of a wandb project; offline where there is no API key or no network, which it says.
 
-    The service drops rows of steps that it has already, so a resumed run shows none twice; offline this is done here.
-    Rows of one step, such as those of training and of validation, become one.
+    The service drops rows of steps that it has already, so a resumed run, which sends all of its earlier rows again,
+    shows none twice; an offline file may lack the last rows of a process that was killed. Rows of one step, such as
+    those of training and of validation, become one.
 
     Environment: WANDB_ENTITY, WANDB_MODE, WANDB_DIR and everything else that wandb reads itself.
     """
@@ -58,8 +59,7 @@ class WandbTracker:
                 mode, reason = "offline", f"it could not start online: {told(error)}"
         if mode != "online":
             self._run = self._wandb.init(mode=mode, **arguments)
-        self._progress = Progress(ids, _SERVICE, self._run.id)
-        self._skips = mode != "online"
+        ids.write(_SERVICE, self._run.id)
         if mode == "online":
             say(f"wandb: {self._run.url}")
         elif mode == "offline":
@@ -69,32 +69,26 @@ class WandbTracker:
         self._table_rows.parent.mkdir(exist_ok=True)
         cut_rows(self._table_rows, -1 if run.resumed_from is None else run.resumed_from)
         for step, metrics in run.earlier:
-            if not self._progress.skip(step):
-                self.log(step, metrics)
+            self.log(step, metrics)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Add the metrics to the step's row."""
-        if not (self._skips and self._progress.skip(step)):
-            self._run.log(dict(metrics), step=step)
-            self._progress.logged(step)
+        self._run.log(dict(metrics), step=step)
 
     def log_samples(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
         """Add rows to the table of samples, and log the whole table: the page shows only the last one."""
         given = [{"step": step, **sample} for sample in samples]
-        if not (self._skips and self._progress.skip(step)):
-            text = self._table_rows.read_text("utf-8") if self._table_rows.exists() else ""
-            rows = [*(json.loads(line) for line in text.split("\n")[:-1]), *given]
-            columns = list(dict.fromkeys(name for row in rows for name in row))
-            data = [[_cell(row.get(name)) for name in columns] for row in rows]
-            self._run.log({_TABLE: self._wandb.Table(columns=columns, data=data)}, step=step)
-            self._progress.logged(step)
+        text = self._table_rows.read_text("utf-8") if self._table_rows.exists() else ""
+        rows = [*(json.loads(line) for line in text.split("\n")[:-1]), *given]
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        data = [[_cell(row.get(name)) for name in columns] for row in rows]
+        self._run.log({_TABLE: self._wandb.Table(columns=columns, data=data)}, step=step)
         with self._table_rows.open("a", encoding="utf-8") as file:
             file.write("".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in given))
 
     def close(self) -> None:
         """Deliver what is left and end the run."""
         self._run.finish()
-        self._progress.finished()
 
 
 def _cell(value: Any) -> Any:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import os
 import pickle
 import subprocess
 import sys
@@ -445,3 +446,15 @@ def test_packed_placement_on_the_last_sampled_token() -> None:
 def test_placement_of_nothing() -> None:
     rewards, skipped = place_rewards(torch.zeros(2), torch.zeros(0, dtype=torch.bool), torch.tensor([0, 0, 0]))
     assert rewards.shape == (0,) and skipped == 2
+
+
+def test_an_edit_of_the_same_second_and_length_takes_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    path = tmp_path / "reward.py"
+    for score in (1, 2):
+        path.write_text(
+            f"def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    return {score}\n"
+        )
+        os.utime(path, (1, 1))
+        assert load_custom(path)("a", "b", "c") == score
+    assert [entry.name for entry in tmp_path.iterdir()] == ["reward.py"]

@@ -6,22 +6,18 @@ from typing import Annotated
 import typer
 
 from verl_cli.commands.guard import guarded
+from verl_cli.commands.options import InferenceOverrides, MaxTokens, Model, Repeats, Temperature
 
 
 def evaluate(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A Hugging Face folder, or a name on the hub.")],
+    model: Model,
     file: Annotated[
         str, typer.Argument(metavar="FILE", help="Parquet or JSONL rows to score; a quoted glob for more.")
     ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(help="Configuration as key=value, by the keys of training: data.max_prompt_length=1024."),
-    ] = None,
-    n: Annotated[int | None, typer.Option("--n", min=1, help="Responses per prompt.")] = None,
-    temperature: Annotated[
-        float | None, typer.Option("--temperature", min=0, help="Of the sampling; 0 takes the likeliest token.")
-    ] = None,
-    max_tokens: Annotated[int | None, typer.Option("--max-tokens", min=1, help="Longest response in tokens.")] = None,
+    overrides: InferenceOverrides = None,
+    n: Repeats = None,
+    temperature: Temperature = None,
+    max_tokens: MaxTokens = None,
     reward: Annotated[
         str | None, typer.Option("--reward", metavar="FILE.py", help="A Python file with compute_score.")
     ] = None,

@@ -6,23 +6,19 @@ from typing import Annotated
 import typer
 
 from verl_cli.commands.guard import guarded
+from verl_cli.commands.options import InferenceOverrides, MaxTokens, Model, Repeats, Temperature
 
 
 def generate(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A Hugging Face folder, or a name on the hub.")],
+    model: Model,
     file: Annotated[
         str, typer.Argument(metavar="FILE", help="Parquet or JSONL rows with a prompt; a quoted glob for more.")
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT.parquet", help="Where the rows with their responses go.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(help="Configuration as key=value, by the keys of training: data.max_prompt_length=1024."),
-    ] = None,
-    n: Annotated[int | None, typer.Option("--n", min=1, help="Responses per prompt.")] = None,
-    temperature: Annotated[
-        float | None, typer.Option("--temperature", min=0, help="Of the sampling; 0 takes the likeliest token.")
-    ] = None,
-    max_tokens: Annotated[int | None, typer.Option("--max-tokens", min=1, help="Longest response in tokens.")] = None,
+    overrides: InferenceOverrides = None,
+    n: Repeats = None,
+    temperature: Temperature = None,
+    max_tokens: MaxTokens = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it exists.")] = False,
 ) -> None:
     """Write a model's responses to the prompts of a file, beside all of its columns.

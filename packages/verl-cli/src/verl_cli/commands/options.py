@@ -1,4 +1,4 @@
-"""The options that commands with a configuration share."""
+"""The arguments that commands share: those with a configuration, and those that ask a model."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,3 +16,14 @@ AllowUnused = Annotated[
     bool,
     typer.Option("--allow-unused", help="Only report keys that do nothing in this run, instead of refusing them."),
 ]
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A Hugging Face folder, or a name on the hub.")]
+InferenceOverrides = Annotated[
+    list[str] | None,
+    typer.Argument(help="Configuration as key=value, by the keys of training: data.max_prompt_length=1024."),
+]
+Repeats = Annotated[int | None, typer.Option("--n", min=1, help="Responses per prompt.")]
+Temperature = Annotated[
+    float | None, typer.Option("--temperature", min=0, help="Of the sampling; 0 takes the likeliest token.")
+]
+MaxTokens = Annotated[int | None, typer.Option("--max-tokens", min=1, help="Longest response in tokens.")]

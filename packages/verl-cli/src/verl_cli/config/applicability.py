@@ -25,11 +25,6 @@ class Rule(NamedTuple):
     reason: Reason
 
 
-def needs_critic(values: Values) -> bool:
-    """Whether the advantages need a value model."""
-    return bool(values["algorithm.adv_estimator"] == "gae")
-
-
 def _no_reference(in_reward: bool, coefficient: float, in_loss: bool) -> bool:
     return not (in_reward and coefficient) and not in_loss
 

@@ -82,12 +82,14 @@ BY_FOLDER = {"trainer.default_local_dir": ""}
 CASES: dict[str, Case] = {
     "data.train_files": Case("WORLD/more.jsonl", "metrics"),
     "data.val_files": Case("WORLD/more.jsonl", "samples"),
+    "data.train_weights": Case("[1,3]", "metrics", {"data.train_files": "[WORLD/train.jsonl,WORLD/more.jsonl]"}),
     "data.train_batch_size": Case("8", "metrics"),
     "data.max_prompt_length": Case("4", "metrics", {"data.truncation": "right"}),
     "data.max_response_length": Case("2", "metrics"),
     "data.prompt_key": Case("question", "samples"),
     "data.reward_fn_key": Case("source", "metrics", RULES),
     "data.shuffle": Case("false", "metrics"),
+    "data.order_by": Case("extra_info.index", "metrics"),
     "data.seed": Case("7", "metrics"),
     "data.truncation": Case("left", "samples", SHORT_PROMPTS),
     "data.filter_overlong_prompts": Case("true", "metrics", {**SHORT_PROMPTS, "data.train_batch_size": "2"}),
@@ -331,7 +333,7 @@ class Laboratory:
 
     def written(self, value: str) -> str:
         """A value with the world's folder in it."""
-        return value if "WORLD" not in value else f"'{value.replace('WORLD', str(self.world))}'"
+        return re.sub(r"WORLD[^,\]]*", lambda path: f"'{path[0].replace('WORLD', str(self.world))}'", value)
 
 
 def lines_of(path: Path) -> list[str]:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import AutoTokenizer
 from verl_cli.build import build
 from verl_cli.columns import loss_denominators
 from verl_cli.config import ActorConfig, CriticConfig, KlCtrlConfig, resolve
@@ -17,8 +19,8 @@ from verl_cli.kl_in_reward import kl_controller, penalise_kl
 from verl_cli.losses import ActorLoss, CriticLoss
 from verl_cli.phases import Step
 from verl_cli.ppo import PPO
-from verl_cli.step_metrics import average_throughput, of_batch, of_old_policy, of_time
-from verl_data import PackedBatch, Prompt
+from verl_cli.step_metrics import average_throughput, of_batch, of_data, of_old_policy, of_time
+from verl_data import DataConfig, PackedBatch, Prompt, PromptLoader, write_rows
 from verl_engine import merge_metrics, over_steps
 
 ACTOR = ActorConfig(clip_ratio_low=0.2, clip_ratio_high=0.2)
@@ -184,6 +186,7 @@ def test_prompts_that_were_cut_are_the_clip_ratio_of_prompts() -> None:
     prompts = [
         Prompt(
             row=row,
+            group=row,
             prompt_ids=[1, 1],
             messages="",
             data_source="a",
@@ -195,3 +198,33 @@ def test_prompts_that_were_cut_are_the_clip_ratio_of_prompts() -> None:
         for row in range(4)
     ]
     assert of_batch(batch_of([1, 1, 1, 1]), prompts)["prompt_length/clip_ratio"] == 0.25
+
+
+def test_prompts_that_were_cut_or_left_out_are_counted(assets: Path, tmp_path: Path) -> None:
+    rows = [
+        {
+            "data_source": "a",
+            "prompt": [{"role": "user", "content": "1" * length}],
+            "reward_model": {"style": "rule", "ground_truth": "1"},
+        }
+        for length in (2, 9, 2, 2, 9, 9, 2, 2)
+    ]
+    write_rows(rows, tmp_path / "rows.parquet")
+    tokenizer = AutoTokenizer.from_pretrained(assets / "model")
+
+    def load(**given: Any) -> PromptLoader:
+        config = DataConfig(train_batch_size=4, max_prompt_length=5, shuffle=False, **given)
+        return PromptLoader(tmp_path / "rows.parquet", tokenizer, config, training=True)
+
+    cut, kept = load(truncation="left"), load(filter_overlong_prompts=True)
+    assert [list(of_data(prompts, cut).values()) for _, prompts in cut.batches(2)] == [
+        [1.0, 1.0, 0.0],
+        [2.0, 3.0, 0.0],
+        [1.0, 4.0, 0.0],
+        [2.0, 6.0, 0.0],
+    ]
+    assert of_data(next(kept.batches())[1], kept) == {
+        "data/truncated_prompts": 0.0,
+        "data/truncated_prompts_total": 0.0,
+        "data/filtered_prompts": 3.0,
+    }

@@ -1,6 +1,6 @@
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -11,8 +11,12 @@ from hypothesis import strategies as st
 from verl_data import DataError, PackedBatch, Ragged
 
 scalars = st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3)
+DTYPES = [
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64"),
+]
 json_values = st.recursive(
-    scalars,
+    scalars | st.just("\ud83d, half of a pair") | st.just("中文"),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
     max_leaves=4,
 )
@@ -27,6 +31,16 @@ def batches(draw: st.DrawFn, sequences: int | None = None) -> PackedBatch:
     logprobs = rng.normal(size=total).astype(np.float32)
     logprobs[rng.random(total) < 0.1] = np.nan
     owned = rng.integers(0, 4, n)
+
+    def numbers(rows: int) -> Any:
+        dtype = draw(st.sampled_from(DTYPES))
+        shape = (rows, *draw(st.sampled_from([(), (3,), (2, 2), (0,), (2, 0)])))
+        return (
+            rng.integers(0, 256, (*shape, np.dtype(dtype).itemsize)).astype(np.uint8).view(dtype)[..., 0]
+            if (dtype != "bool")
+            else rng.random(shape) < 0.5
+        )
+
     return PackedBatch(
         np.cumsum([0, *lengths]),
         {
@@ -34,14 +48,19 @@ def batches(draw: st.DrawFn, sequences: int | None = None) -> PackedBatch:
             "sampled_mask": rng.random(total) < 0.5,
             "old_logprobs": logprobs,
             "routes": rng.integers(0, 255, (total, 2, 3)).astype(np.uint8),
+            "any_tokens": numbers(total),
         },
         {
             "group": rng.integers(0, 3, n),
             "features": rng.normal(size=(n, 2)),
             "nothing": np.zeros((n, 0), np.float32),
+            "any_sequences": numbers(n),
             "extra_info": draw(st.lists(json_values, min_size=n, max_size=n)),
         },
-        {"images": Ragged(rng.normal(size=(owned.sum(), 2)).astype(np.float16), np.cumsum([0, *owned]))},
+        {
+            "images": Ragged(rng.normal(size=(owned.sum(), 2)).astype(np.float16), np.cumsum([0, *owned])),
+            "any_ragged": Ragged(numbers(int(owned.sum())), np.cumsum([0, *owned])),
+        },
     )
 
 
@@ -129,6 +148,37 @@ def test_parquet_round_trip(tmp_path_factory: pytest.TempPathFactory, batch: Pac
     assert pq.read_table(path)["input_ids"].to_pylist() == [part.tolist() for part in batch.per_sequence("input_ids")]
 
 
+def one_by_one(batch: PackedBatch) -> list[dict[str, Any]]:
+    """The batch as plain Python, a dict per sequence: the oracle of what moves with a sequence."""
+    rows: list[dict[str, Any]] = []
+    for row in range(len(batch)):
+        begin, end = batch.cu_seqlens[row : row + 2]
+        plain: dict[str, Any] = {name: column[begin:end].tolist() for name, column in batch.tokens.items()}
+        for name, values in batch.sequences.items():
+            plain[name] = values[row] if isinstance(values, list) else values[row].tolist()
+        for name, (numbers, offsets) in batch.ragged.items():
+            plain[name] = numbers[offsets[row] : offsets[row + 1]].tolist()
+        rows.append(plain)
+    return rows
+
+
+@settings(deadline=None)
+@given(batches(), st.data())
+def test_a_sequence_moves_with_all_that_is_its_own(batch: PackedBatch, data: st.DataObject) -> None:
+    known = one_by_one(batch)
+    asked = data.draw(st.lists(st.sampled_from(range(len(batch))), max_size=8)) if len(batch) else []
+    chosen = batch.select(asked)
+    assert repr(one_by_one(chosen)) == repr([known[row] for row in asked])  # repr: NaN equals NaN
+    assert chosen.lengths.tolist() == [int(batch.lengths[row]) for row in asked]
+    joined = PackedBatch.concat([chosen, batch, chosen])
+    assert repr(one_by_one(joined)) == repr([*(known[row] for row in asked), *known, *(known[row] for row in asked)])
+    assert all(joined[name].dtype == batch[name].dtype for name in batch.tokens)
+    work = 24576 * batch.lengths + batch.lengths**2
+    parts = batch.split(3)
+    heaviest = max(int(work[part].sum()) for part in parts)
+    assert heaviest - min(int(work[part].sum()) for part in parts) <= max(work, default=0)
+
+
 @settings(deadline=None)
 @given(batches(), st.booleans())
 def test_pickle_round_trip_arrives_read_only(batch: PackedBatch, out_of_band: bool) -> None:
@@ -150,6 +200,78 @@ def test_pickle_5_moves_numeric_columns_without_a_copy() -> None:
     assert len(data) < 1000
     copy = pickle.loads(data, buffers=buffers)
     assert np.shares_memory(copy["input_ids"], ids)
+
+
+@settings(deadline=None)
+@given(batches())
+def test_every_numeric_column_is_a_view_of_its_buffer_on_both_sides(batch: PackedBatch) -> None:
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(batch, protocol=5, buffer_callback=buffers.append)
+    arrived = [bytes(buffer.raw()) for buffer in buffers]  # what a network would bring
+    copy = pickle.loads(data, buffers=arrived)
+    assert sum(map(len, arrived)) == batch.nbytes
+
+    def arrays(of: PackedBatch) -> list[Any]:
+        numeric = [*of.tokens.values(), *(column for column in of.sequences.values() if isinstance(column, np.ndarray))]
+        return [of.cu_seqlens, *numeric, *(array for column in of.ragged.values() for array in column)]
+
+    views = [np.frombuffer(buffer, np.uint8) for buffer in arrived]
+    sent = [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
+    for ours, theirs in zip(arrays(batch), arrays(copy), strict=True):
+        assert not theirs.flags.writeable
+        if ours.nbytes:
+            assert any(np.shares_memory(ours, view) for view in sent)
+            assert any(np.shares_memory(theirs, view) for view in views)
+
+
+class Stored:
+    """A handle: values under a key in a store that only the test's worker reads."""
+
+    store: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+    def fetch(self) -> Any:
+        return self.store[self.key]
+
+
+def test_a_column_of_handles_moves_like_any_other_and_is_resolved_by_who_needs_it(small: PackedBatch) -> None:
+    Stored.store = {f"routes {n}": np.full((n, 2), n, np.uint8) for n in (1, 2, 3)}
+    Stored.store |= {f"image {n}": np.arange(n, dtype=np.float32) for n in (0, 4, 2)}
+    routes: list[Any] = [Stored(f"routes {n}") for n in (3, 1, 2)]
+    images: list[Any] = [Stored(f"image {n}") for n in (0, 4, 2)]
+    batch = small.with_columns(sequences={"routes": routes, "images": images})
+    sent = pickle.loads(pickle.dumps(batch.select([2, 0])))
+    resolved = sent.resolve(tokens=["routes"], ragged=["images"])
+    assert resolved.tokens["routes"].tolist() == [[2, 2], [2, 2], [3, 3], [3, 3], [3, 3]]
+    assert resolved.tokens["routes"].dtype == np.uint8
+    assert resolved.ragged["images"].values.tolist() == [0.0, 1.0]
+    assert resolved.ragged["images"].offsets.tolist() == [0, 2, 2]
+    assert "images" not in resolved.sequences and resolved["finish_reason"] == ["stop", "stop"]
+    assert len(batch.select([]).resolve(tokens=["routes"], ragged=["images"])) == 0
+    with pytest.raises(ValueError, match="'images', row 0, resolves to 0 values for 3 tokens"):
+        batch.resolve(tokens=["images"])
+    with pytest.raises(ValueError, match="'finish_reason' is no list of handles"):
+        batch.resolve(ragged=["finish_reason"])
+
+
+def test_empty_sequences_keep_type_and_shape() -> None:
+    routes = [np.zeros((0, 3), np.uint8), np.zeros((0, 3), np.uint8)]
+    batch = PackedBatch.from_sequences({"input_ids": [[], []], "routes": routes})
+    assert batch["routes"].dtype == np.uint8 and batch["routes"].shape == (0, 3)
+    assert (len(batch), batch.num_tokens) == (2, 0)
+    mixed = PackedBatch.from_sequences({"routes": [routes[0], np.ones((2, 3), np.uint8)], "x": [[], [1, 2.5]]})
+    assert mixed["routes"].shape == (2, 3) and mixed["x"].tolist() == [1, 2.5]
+
+
+def test_numbers_of_other_machines_become_native(tmp_path: Path) -> None:
+    batch = PackedBatch([0, 2], {"x": np.array([1, 258], ">i4")})
+    batch.to_parquet(tmp_path / "b.parquet")
+    back = PackedBatch.from_parquet(tmp_path / "b.parquet")
+    assert back == batch and back["x"].tolist() == [1, 258] and back["x"].dtype == np.int32
+    with pytest.raises(ValueError, match="wider than 8 bytes"):
+        PackedBatch([0, 1], {"x": np.zeros(1, np.longdouble)})
 
 
 def test_to_torch_copies_numeric_columns(small: PackedBatch) -> None:

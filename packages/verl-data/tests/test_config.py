@@ -10,7 +10,7 @@ def test_every_field_says_why_one_would_touch_it() -> None:
     source = ast.parse(inspect.getsource(DataConfig))
     body = source.body[0].body  # type: ignore[attr-defined]
     fields = [i for i, node in enumerate(body) if isinstance(node, ast.AnnAssign)]
-    assert len(fields) == 15
+    assert len(fields) == 17
     for i in fields:
         assert isinstance(body[i + 1], ast.Expr), ast.unparse(body[i])
 
@@ -24,6 +24,17 @@ def test_every_field_says_why_one_would_touch_it() -> None:
         ({"seed": -1}, "data.seed"),
         ({"truncation": "top"}, "data.truncation must be one of error, left, right, middle, but is 'top'"),
         ({"prompt_format": "text"}, "data.prompt_format must be one of messages, rendered"),
+        ({"train_weights": [1, -1]}, "data.train_weights must be numbers of at least 0, and not all 0, but is"),
+        ({"train_weights": [0.0, 0.0]}, "not all 0"),
+        ({"train_weights": [1.0, float("nan")]}, "data.train_weights must be numbers"),
+        ({"train_weights": [1.0, float("inf")]}, "data.train_weights must be numbers"),
+        ({"train_weights": []}, "data.train_weights must be numbers"),
+        (
+            {"train_weights": [2, 1.5], "train_files": ["a*.parquet"]},
+            r"data.train_weights has 2 weights \(2, 1.5\), but data.train_files has 1 entries",
+        ),
+        ({"train_weights": [1.0, 2.0], "train_files": "a.parquet"}, "has 1 entries. Give one for each; a glob is one"),
+        ({"order_by": " "}, "data.order_by is empty"),
         ({"apply_chat_template_kwargs": {"tokenize": False}}, "may not set tokenize"),
     ],
 )

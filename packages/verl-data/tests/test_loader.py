@@ -44,6 +44,7 @@ def test_a_prompt_holds_its_row(write: Callable[..., Path], chatml: Any, make_ro
     text = "<|im_start|>user\n2+2=<|im_end|>\n<|im_start|>assistant\n"
     assert prompt == Prompt(
         row=2,
+        group=2,
         prompt_ids=chatml.encode(text, add_special_tokens=False),
         messages=[{"role": "user", "content": "2+2="}],
         data_source="verl/arithmetic",
@@ -434,7 +435,7 @@ def test_invalid_text_inside_parquet_names_file_and_rows(chatml: Any, make_rows:
     broken = pa.array([b"ok", b"\xff"], pa.binary()).view(pa.string())
     table = table.set_column(table.schema.get_field_index("data_source"), "data_source", broken)
     pq.write_table(table, tmp_path / "bytes.parquet")
-    with pytest.raises(DataError, match=r"bytes.parquet, from row 0 on: .*not UTF-8"):
+    with pytest.raises(DataError, match=r"bytes.parquet, row 1: field data_source holds bytes that are not UTF-8"):
         load(tmp_path / "bytes.parquet", chatml)
 
 

@@ -1,3 +1,5 @@
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -28,6 +30,36 @@ def test_balance_covers_every_row_once_and_is_close_to_even(sizes: list[int], k:
     sums = [sum(sizes[row] for row in part) for part in parts]
     assert max(sums) - min(sums) <= max(sizes, default=0)  # differencing never leaves more than the largest item
     assert [part.tolist() for part in balance(np.array(sizes, dtype=np.int64), k)] == [part.tolist() for part in parts]
+
+
+def longest_first(sizes: list[int], k: int) -> int:
+    """The largest part of the greedy split, written anew."""
+    sums = [0] * k
+    for size in sorted(sizes, reverse=True):
+        sums[sums.index(min(sums))] += size
+    return max(sums)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(st.integers(0, 50), max_size=40), st.integers(1, 7))
+def test_balance_is_never_worse_than_greedy(sizes: list[int], k: int) -> None:
+    assert max(sum(sizes[row] for row in part) for part in balance(sizes, k)) <= longest_first(sizes, k)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=7), st.integers(2, 3))
+def test_balance_is_within_its_bound_of_the_best_split(sizes: list[int], k: int) -> None:
+    def largest(parts: tuple[int, ...]) -> int:
+        return max(sum(size for size, part in zip(sizes, parts, strict=True) if part == wanted) for wanted in range(k))
+
+    best = min(largest(parts) for parts in product(range(k), repeat=len(sizes)))
+    ours = max(sum(sizes[row] for row in part) for part in balance(sizes, k))
+    assert best <= ours <= (4 / 3 - 1 / (3 * k)) * best
+
+
+def test_greedy_is_taken_where_differencing_is_worse() -> None:
+    sizes = [3, 3, 5, 7, 2, 8, 3, 10]  # differencing alone: 15
+    assert max(sum(sizes[row] for row in part) for part in balance(sizes, 3)) == 14
 
 
 def test_balance_of_many_sequences_is_nearly_exact() -> None:
@@ -78,6 +110,11 @@ def test_pack_keeps_both_caps(sizes: list[int], max_tokens: int, max_sequences: 
     for rows in plan:
         assert 0 < len(rows) <= (max_sequences or len(sizes))
         assert sum(sizes[row] for row in rows) <= max_tokens
+        assert rows.dtype == np.int64 and np.all(np.diff(rows) > 0)
+    firsts = [int(rows[0]) for rows in plan]
+    assert firsts == sorted(firsts)
+    again = pack(np.array(sizes, np.int32), max_tokens=max_tokens, max_sequences=max_sequences)
+    assert [rows.tolist() for rows in again] == [rows.tolist() for rows in plan]  # every pass gets the same plan
     if max_sequences is None:  # no two micro-batches that would fit into one
         sums = sorted(sum(sizes[row] for row in rows) for rows in plan)
         assert len(sums) < 2 or sums[0] + sums[1] > max_tokens

@@ -83,13 +83,15 @@ def half(row: Row, index: int) -> Row:
 def test_a_row_that_raises(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     source, output = tmp_path / "r.jsonl", tmp_path / "out.parquet"
     source.write_text("".join(json.dumps({"n": n}) + "\n" for n in [1, 0, 2, *[0] * 9]))
-    with pytest.raises(DataError, match=r"r.jsonl, row 1: ZeroDivisionError: .*on_error=skip"):
+    with pytest.raises(
+        DataError, match=r"r.jsonl, row 1 \(line 2\): ZeroDivisionError: .*test_processor.py:80\). Set on_error=skip"
+    ):
         DataProcessor(half).run(source, output)
     assert not output.exists()
     manifest = DataProcessor(half, on_error="skip").run(source, output)
     assert (manifest.rows_read, manifest.rows_written, manifest.rows_failed) == (12, 2, 10)
     assert len(manifest.first_errors) == 5
-    assert manifest.first_errors[0].startswith(f"{source}, row 1: ZeroDivisionError")
+    assert manifest.first_errors[0].startswith(f"{source}, row 1 (line 2): ZeroDivisionError")
     assert "12 rows read, 2 written, 0 dropped, 10 failed" in caplog.text
 
 

@@ -1,9 +1,6 @@
 import json
 import os
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 from verl_data import DataConfig, DataError, PromptLoader, read_rows
 from verl_data.processors.arithmetic import addition_rows, prepare_addition, sft_pairs
-from verl_data.processors.gsm8k import final_answer, prepare_gsm8k
+from verl_data.processors.gsm8k import Gsm8kProcessor, final_answer, prepare_gsm8k
+from verl_data.processors.gsm8k_multiturn_sft import prepare_gsm8k_multiturn_sft
+from verl_data.processors.gsm8k_multiturn_w_tool import prepare_gsm8k_multiturn_w_tool
+from verl_data.processors.gsm8k_tool_agent_loop import prepare_gsm8k_tool_agent_loop
 
 ROWS = [
     {"question": "Tom has 2 apples and eats 1.\nHow many are left?", "answer": "2-1=<<2-1=1>>1\n#### 1"},
@@ -64,25 +64,65 @@ def test_gsm8k_faults(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match='no "#### " and number'):
         final_answer("The answer is 5.")
     copy = copy_of_gsm8k(tmp_path / "copy", [{"question": "?", "answer": "5"}])
-    with pytest.raises(DataError, match=r"test.jsonl, row 0: ValueError: the solution has no"):
+    with pytest.raises(DataError, match=r"test.jsonl, row 0 \(line 1\): ValueError: the solution has no"):
         prepare_gsm8k(tmp_path, dataset_path=copy)
-    with pytest.raises(FileNotFoundError, match=r"holds neither train\.jsonl"):
+    with pytest.raises(FileNotFoundError, match=r"holds none of train\.parquet, train\.jsonl"):
         prepare_gsm8k(tmp_path, dataset_path=tmp_path / "none")
 
 
-def test_gsm8k_offline_says_what_to_do(tmp_path: Path) -> None:
-    code = "from verl_data.processors.gsm8k import prepare_gsm8k; prepare_gsm8k('.')"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "cache")},
-    )
-    assert done.returncode == 1
-    assert "openai/gsm8k cannot be loaded from the Hugging Face hub" in done.stderr
-    assert "--local_dataset_path FOLDER" in done.stderr
-    assert not list(tmp_path.glob("*.parquet"))
+def test_gsm8k_rows_that_are_none_name_the_column(tmp_path: Path) -> None:
+    for row, problem in (
+        ({"problem": "?", "answer": "#### 5"}, "there is no column 'question'; there are 'problem', 'answer'"),
+        ({"question": "?", "answer": 5}, "column 'answer': text is expected, not int 5"),
+        ({"question": " ", "answer": "#### 5"}, "column 'question': text is expected, not str ' '"),
+    ):
+        with pytest.raises(DataError, match=re.escape(problem)):
+            Gsm8kProcessor("train").run([row], tmp_path / "out.parquet")
+    manifest = Gsm8kProcessor("train", on_error="skip").run([*ROWS, {}], tmp_path / "out.parquet")
+    assert (manifest.rows_written, manifest.rows_failed) == (3, 1)
+
+
+def test_a_folder_that_datasets_saved(tmp_path: Path) -> None:
+    import datasets
+
+    rows = datasets.Dataset.from_list(ROWS)
+    datasets.DatasetDict({"train": rows, "test": rows}).save_to_disk(str(tmp_path / "saved"))
+    manifests = prepare_gsm8k(tmp_path, dataset_path=tmp_path / "saved")
+    assert [manifest.rows_written for manifest in manifests.values()] == [3, 3]
+
+
+def test_gsm8k_with_a_tool(tmp_path: Path) -> None:
+    copy = copy_of_gsm8k(tmp_path / "copy")
+    prepare_gsm8k(tmp_path / "plain", dataset_path=copy)
+    prepare_gsm8k_multiturn_w_tool(tmp_path / "tool", dataset_path=copy)
+    prepare_gsm8k_tool_agent_loop(tmp_path / "agent", dataset_path=copy)
+    for split in ("train", "test"):
+        files = [tmp_path / kind / f"{split}.parquet" for kind in ("plain", "tool", "agent")]
+        for plain, tool, agent in zip(*map(read_rows, files), strict=True):
+            truth = plain["reward_model"]["ground_truth"]
+            assert agent == {**tool, "agent_name": "tool_agent"}
+            system, *prompt = tool.pop("prompt")
+            assert prompt == plain.pop("prompt")
+            assert system["role"] == "system" and "`calc_gsm8k_reward`" in system["content"]
+            extra = tool.pop("extra_info")
+            assert extra.pop("need_tools_kwargs") is True
+            assert extra.pop("tools_kwargs") == {"calc_gsm8k_reward": {"create_kwargs": {"ground_truth": truth}}}
+            assert extra == plain.pop("extra_info")
+            assert tool == plain
+
+
+def test_gsm8k_as_conversations(tmp_path: Path) -> None:
+    prepare_gsm8k_multiturn_sft(tmp_path, dataset_path=copy_of_gsm8k(tmp_path / "copy"))
+    instruction = ' Let\'s think step by step and output the final answer after "####".'
+    assert list(read_rows(tmp_path / "train.parquet")) == [
+        {
+            "messages": [
+                {"role": "user", "content": row["question"] + instruction},
+                {"role": "assistant", "content": row["answer"]},
+            ]
+        }
+        for row in ROWS
+    ]
 
 
 @pytest.mark.skipif(not GSM8K.is_dir(), reason="VERL_GSM8K does not name a copy of GSM8K")
@@ -126,19 +166,3 @@ def test_addition_loads_for_training(tmp_path: Path, chatml: Any) -> None:
     loader = PromptLoader(tmp_path / "train.parquet", chatml, DataConfig(train_batch_size=8), training=True)
     assert loader.steps_per_epoch == 10
     assert len(PromptLoader(tmp_path / "validation.parquet", chatml, DataConfig(), training=False).all_prompts()) == 20
-
-
-def test_the_published_call(tmp_path: Path) -> None:
-    script = Path(__file__).parents[3] / "examples" / "data_preprocess" / "gsm8k.py"
-    if not script.exists():
-        pytest.skip("the examples are not beside this package")
-    copy = copy_of_gsm8k(tmp_path / "copy")
-    call = [sys.executable, str(script), "--local_dataset_path", str(copy)]
-    done = subprocess.run([*call, "--local_dir", str(tmp_path / "out")], capture_output=True, text=True, check=True)
-    assert "train.parquet: 3 rows read, 3 written" in done.stdout
-    assert sorted(path.name for path in (tmp_path / "out").glob("*.parquet")) == ["test.parquet", "train.parquet"]
-    shutil.rmtree(copy)
-    done = subprocess.run([*call, "--local_save_dir", str(tmp_path / "other")], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert done.stderr.startswith("gsm8k.py: ") and "holds neither train.jsonl" in done.stderr
-    assert not (tmp_path / "other").exists()

@@ -1,11 +1,14 @@
+import pickle
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from verl_data import DataError, render_prompt, tokenize_rendered, truncate
+from verl_data import DataConfig, DataError, render_prompt, tokenize_rendered, truncate
+from verl_data.prompts import PromptError, prompts_of_rows, render_prompts, tokenize_rendered_prompts
 
 HI = [{"role": "user", "content": "hi"}]
 
@@ -100,3 +103,116 @@ def test_truncation_keeps_what_fits(ids: list[int], limit: int, mode: Any) -> No
         assert cut[: limit // 2] == ids[: limit // 2]
     if mode != "right" and cut:
         assert cut[-1] == ids[-1]
+
+
+TOOL_TEMPLATE = (
+    "{% for tool in tools or [] %}{{ tool | tojson }} {% endfor %}{{ bos_token }}"
+    "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}a{% endif %}{% if loud %} b{% endif %}"
+)
+TEXTS = st.text(st.characters(blacklist_categories=["Cs"]), max_size=12)
+MESSAGES = st.lists(
+    st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant", "tool"]), "content": TEXTS}),
+    min_size=1,
+    max_size=3,
+)
+# The same schema with its keys in another order is shown in that order.
+TOOLS = st.sampled_from([None, [], [{"name": "f", "type": "x"}], [{"type": "x", "name": "f"}], [{"name": "g"}]])
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(MESSAGES, TOOLS), max_size=6), st.booleans(), st.booleans())
+def test_many_at_once_are_what_each_is_by_itself(conversations: list[Any], loud: bool, slow: bool) -> None:
+    tokenizer = slow_tokenizer(TOOL_TEMPLATE) if slow else fast_tokenizer(TOOL_TEMPLATE)
+    switches = {"loud": loud}
+    rendered = render_prompts(
+        tokenizer,
+        [messages for messages, _ in conversations],
+        tools=[tools for _, tools in conversations],
+        template_kwargs=switches,
+    )
+    texts = [
+        tokenizer.apply_chat_template(m, tools=t or None, add_generation_prompt=True, tokenize=False, **switches)
+        for m, t in conversations
+    ]
+    assert rendered == [
+        render_prompt(tokenizer, messages, tools=tools, template_kwargs=switches) for messages, tools in conversations
+    ]
+    assert rendered == [tokenizer.encode(text, add_special_tokens=False) for text in texts]
+    assert rendered == tokenize_rendered_prompts(tokenizer, texts)
+    assert all(type(token) is int for ids in rendered for token in ids)
+
+
+@cache
+def slow_tokenizer(template: str) -> Any:
+    """One of bytes, in Python, that adds an end of its own to every text."""
+    from transformers import ByT5Tokenizer
+
+    made: Any = ByT5Tokenizer()
+    made.chat_template = template
+    return made
+
+
+@cache
+def fast_tokenizer(template: str) -> Any:
+    """One of bytes that adds BOS to every text by itself."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({"<s>": 0, **{byte: i for i, byte in enumerate(alphabet, 1)}}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    tokenizer.add_special_tokens(["<s>"])
+    fast: Any = PreTrainedTokenizerFast
+    return fast(tokenizer_object=tokenizer, bos_token="<s>", chat_template=template)
+
+
+PICKY = (
+    "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    "{{ '<' + messages[0]['content'] + '>' }}"
+)
+
+
+@pytest.mark.parametrize("tools", [None, [None, [{"name": "f"}], None]])
+def test_the_conversation_that_is_refused_is_told(tools: Any) -> None:
+    tokenizer = fast_tokenizer(PICKY)
+    system, parts = {"role": "system", "content": "x"}, {"role": "user", "content": [{"type": "text", "text": "x"}]}
+    with pytest.raises(PromptError, match="refuses these messages: no system role") as refused:
+        render_prompts(tokenizer, [HI, HI, [system]], tools=tools)
+    assert refused.value.index == 2
+    with pytest.raises(PromptError, match="fails on these messages: TypeError: can only concatenate str") as failed:
+        render_prompts(tokenizer, [HI, [parts], HI], tools=tools)
+    assert failed.value.index == 1
+    assert pickle.loads(pickle.dumps(failed.value)).index == 1  # as between processes
+    with pytest.raises(PromptError, match="no messages") as empty:
+        render_prompts(tokenizer, [HI, [], HI], tools=tools)
+    assert empty.value.index == 1
+    with pytest.raises(PromptError, match="fails on this text") as text:
+        tokenize_rendered_prompts(tokenizer, ["a", "b", "\ud800"])
+    assert text.value.index == 2
+    with pytest.raises(ValueError, match=r"shorter|longer"):
+        render_prompts(tokenizer, [HI, HI], tools=[None])
+
+
+def test_nothing_to_render_is_nothing() -> None:
+    assert render_prompts(fast_tokenizer(PICKY), []) == tokenize_rendered_prompts(fast_tokenizer(PICKY), []) == []
+
+
+def test_rows_are_rendered_as_the_keys_say() -> None:
+    tokenizer = fast_tokenizer(TOOL_TEMPLATE)
+    tools = [{"name": "f"}]
+    rows: list[dict[str, Any]] = [{"ask": HI, "tools": tools}, {"ask": HI}, {"ask": HI, "tools": None}]
+    config = DataConfig(prompt_key="ask", apply_chat_template_kwargs={"loud": True})
+    switches = {"loud": True}
+    assert prompts_of_rows(tokenizer, rows, config) == [
+        render_prompt(tokenizer, HI, tools=tools, template_kwargs=switches),
+        *[render_prompt(tokenizer, HI, template_kwargs=switches)] * 2,
+    ]
+    finished = [{"ask": "<s>hi"}, {"ask": ""}]
+    config = DataConfig(prompt_key="ask", prompt_format="rendered")
+    assert prompts_of_rows(tokenizer, finished[:1], config) == [tokenizer.encode("<s>hi", add_special_tokens=False)]
+    with pytest.raises(PromptError, match="renders to 0 tokens") as empty:
+        prompts_of_rows(tokenizer, finished, config)
+    assert empty.value.index == 1

@@ -6,6 +6,7 @@ import typer
 
 from verl_cli import __version__
 from verl_cli.commands.config import app as config
+from verl_cli.commands.data import app as data
 from verl_cli.commands.doctor import doctor
 from verl_cli.commands.evaluate import evaluate
 from verl_cli.commands.generate import generate
@@ -22,6 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(config, name="config")
+app.add_typer(data, name="data")
 app.command()(doctor)
 app.command("eval")(evaluate)
 app.command()(generate)

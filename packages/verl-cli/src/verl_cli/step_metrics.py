@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from verl_algos import advantages, aggregation
 from verl_algos.value_losses import explained_variance
-from verl_data import PackedBatch, Prompt
+from verl_data import PackedBatch, Prompt, PromptLoader
 
 from verl_cli.columns import loss_denominators, tensors
 from verl_cli.config import ActorConfig
@@ -63,6 +63,15 @@ def of_batch(batch: PackedBatch, prompts: Sequence[Prompt]) -> dict[str, float]:
                 explained_variance(columns["values"], columns["returns"], mask, columns["cu_seqlens"])
             )
     return metrics
+
+
+def of_data(prompts: Sequence[Prompt], loader: PromptLoader) -> dict[str, float]:
+    """What became of prompts over the length limit: in this step, up to it, and before the first one."""
+    return {
+        "data/truncated_prompts": float(sum(prompt.truncated for prompt in prompts)),
+        "data/truncated_prompts_total": float(loader.truncated),
+        "data/filtered_prompts": float(loader.filtered),
+    }
 
 
 def of_time(step: Step, devices: int) -> dict[str, float]:

@@ -146,7 +146,8 @@ class _Run:
             start = time.perf_counter()
             run_phases(phases, step)
             step.seconds["step"] = time.perf_counter() - start
-            metrics = step.metrics | step_metrics.of_time(step, self.devices)
+            metrics = step.metrics | step_metrics.of_data(prompts, self.parts.loader)
+            metrics |= step_metrics.of_time(step, self.devices)
             self.done = number
             if self.due(self.trainer.save_freq):
                 try:

@@ -22,8 +22,8 @@ def jsonl(path: Path, rows: list[Any]) -> Path:
 def test_rows_are_counted_without_reading_them(tmp_path: Path) -> None:
     write_rows([row(str(i)) for i in range(37)], tmp_path / "a.parquet")
     (tmp_path / "b.jsonl").write_text(f"\n{json.dumps(row())}\n   \n{json.dumps(row())}")
-    assert count_rows(tmp_path / "a.parquet") == 37
-    assert count_rows(tmp_path / "b.jsonl") == 2
+    assert count_rows("a.parquet", tmp_path / "a.parquet") == 37
+    assert count_rows("b.jsonl", tmp_path / "b.jsonl") == 2
 
 
 def test_only_the_first_rows_of_each_file_are_looked_at(tmp_path: Path) -> None:

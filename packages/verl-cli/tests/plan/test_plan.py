@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 from transformers import AutoTokenizer
 from typer.testing import CliRunner
-from verl_cli.config import resolve
+from verl_cli.config import ConfigError, resolve
 from verl_cli.main import app
 from verl_cli.plan import Plan, make_plan, render, run_plan
 from verl_data import PromptLoader, write_rows
@@ -90,6 +90,57 @@ def test_a_sound_run(overrides: Overrides, rows: Path, tmp_path: Path, assets: P
     told = json.loads(json.dumps(plan.as_dict()))
     assert told["ok"] and told["batch"]["sequences"] == 8
     assert told["memory"]["peak"] == max(phase["total"] for phase in told["memory"]["phases"])
+
+
+def test_a_mix_and_an_order_are_shown_as_the_loader_makes_them(
+    overrides: Overrides, rows: Path, tmp_path: Path, assets: Path
+) -> None:
+    (tmp_path / "levels.py").write_text("def level(row):\n    print('hello')\n    return len(row['prompt'])\n")
+    train, few = rows / "train.parquet", tmp_path / "few.jsonl"
+    few.write_text(
+        '{"data_source": "verl/arithmetic", "prompt": [{"role": "user", "content": "1+1="}], "reward_model": '
+        '{"style": "rule", "ground_truth": "2"}}\n'
+    )
+    arguments = [
+        *overrides(data__train_files=f"[{train},{few}]", data__train_batch_size=4),
+        "data.train_weights=[3,1]",
+        f"data.order_by={tmp_path / 'levels.py'}:level",
+    ]
+    resolved = resolve(arguments)
+    plan = make_plan(resolved)
+    assert plan.problems == []
+    assert [(source.entry, source.rows, source.share) for source in plan.mix] == [
+        (str(train), 11, 0.75),
+        (str(few), 1, 0.25),
+    ]
+    tokenizer = AutoTokenizer.from_pretrained(assets / "model")
+    loader = PromptLoader(resolved.config.data.train_files, tokenizer, resolved.config.data, training=True)
+    assert plan.schedule is not None and plan.schedule.steps_per_epoch == loader.steps_per_epoch == 3
+    assert [sum(prompt.row == 11 for prompt in prompts) for _, prompts in loader.batches(1)] == [1, 1, 1]
+    whole = " ".join(" ".join(text_of(plan, 200)).split())
+    assert f"75.0% of every batch from {train} (11 rows, 0.818 passes an epoch)" in whole
+    assert f"25.0% of every batch from {few} (1 row, 3 passes an epoch)" in whole
+    assert f"rows of each entry in ascending order of {tmp_path / 'levels.py'}:level (data.order_by)" in whole
+    assert json.loads(json.dumps(plan.as_dict()))["mix"][1]["rows"] == 1
+
+
+def test_a_mix_and_an_order_that_cannot_be_are_problems(overrides: Overrides, rows: Path, tmp_path: Path) -> None:
+    train = rows / "train.parquet"
+    with pytest.raises(ConfigError, match=r"data.train_weights has 2 weights \(1, 2\), but data.train_files has 1"):
+        resolve([*overrides(data__train_files=train), "data.train_weights=[1,2]"])
+    with pytest.raises(ConfigError, match=r"data.train_weights must be numbers of at least 0"):
+        resolve([*overrides(data__train_files=train), "data.train_weights=[-1]"])
+    given = overrides(data__train_files=train, data__train_batch_size=4)
+    (problem,) = make_plan(resolve([*given, "data.order_by=level"])).problems
+    assert f"{train}, row 0: data.order_by=level: there is no level here" in problem
+    assert "first of 11 such rows" in problem
+    (problem,) = make_plan(resolve([*given, "data.order_by=none.py:level"])).problems
+    assert "data.order_by: the file none.py does not exist" in problem
+    (tmp_path / "empty.jsonl").touch()
+    given = overrides(data__train_files=f"[{train},{tmp_path / 'empty.jsonl'}]", data__train_batch_size=4)
+    (problem,) = make_plan(resolve([*given, "data.train_weights=[1,1]"])).problems
+    assert "empty.jsonl has no rows to give 1 of data.train_weights" in problem
+    assert make_plan(resolve([*given, "data.train_weights=[1,0]"])).ok
 
 
 def test_everything_that_is_wrong_is_told_at_once(

@@ -4,32 +4,63 @@ Types meet in a lattice: nothing < anything; int < float; different scalars < te
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, chain
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
 
 from verl_data.errors import DataError
+from verl_data.prompts import to_native
 from verl_data.rows import EMPTY_DICT_KEY, Row
 
 _INT64 = range(-(2**63), 2**63)
+#: Up to here every whole number is a float of its own.
+_EXACT_FLOATS = 2.0**53
 
 
-def learn(known: pa.DataType, rows: Sequence[Row], first_row: int) -> pa.DataType:
-    """Return the type that holds what `known` holds and `rows`, the first of which is number `first_row` of the output.
+def rows_to_batch(rows: Sequence[Row], location: Callable[[int], str]) -> tuple[pa.RecordBatch, pa.DataType]:
+    """Return rows as columns of a storable type (`storable`), and the type that was learnt from them.
 
-    Raises DataError, naming row and field, where one row has a dict or list and another row something else.
+    Raises DataError, with the `location` of the row and the field, where one row has a dict or list and another row
+    something else, and for a value that Parquet cannot store.
     """
+    array: pa.Array | None = None
     try:
-        # Arrow's own inference is fast, and refuses what needs a look at each row
-        return merge(known, pa.array(rows).type)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, DataError):
-        for index, row in enumerate(rows, first_row):
+        array = _infer(rows)  # Arrow's inference is fast, and refuses what needs a look at each row
+        kind = array.type
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, UnicodeEncodeError):
+        rows = [to_native(row) for row in rows]
+        kind = pa.null()
+        for index, row in enumerate(rows):
             try:
-                known = merge(known, type_of(row))
+                kind = merge(kind, type_of(row))
             except DataError as error:
-                raise DataError(f"Row {index} of the output: {error}") from error
-        return known
+                raise DataError(f"{location(index)}: {error}") from error
+    stored = storable(kind)
+    if array is None or array.type != stored:
+        array = to_array(rows, stored)
+    return pa.RecordBatch.from_struct_array(array), kind
+
+
+def _infer(values: Sequence[Any]) -> pa.Array:
+    """What `pa.array(values)` returns, in less time: dicts with the same keys, and lists, are taken apart into columns
+    here, into which Arrow need not look one by one.
+    """
+    kinds = set(map(type, values))
+    if kinds == {dict} and len(keys := list(values[0])) > 1 and set(map(type, keys)) == {str}:
+        if set(map(len, values)) != {len(keys)}:
+            return pa.array(values)
+        try:
+            columns = zip(*map(itemgetter(*keys), values), strict=True)
+        except KeyError:
+            return pa.array(values)
+        return pa.StructArray.from_arrays([_infer(column) for column in columns], keys)
+    if kinds == {list}:
+        offsets = pa.array(list(accumulate(map(len, values), initial=0)), pa.int32())
+        return pa.ListArray.from_arrays(offsets, _infer(list(chain.from_iterable(values))))
+    return pa.array(values)
 
 
 def type_of(value: Any, path: str = "") -> pa.DataType:
@@ -40,6 +71,15 @@ def type_of(value: Any, path: str = "") -> pa.DataType:
         return pa.bool_()
     if isinstance(value, int):
         return pa.int64() if value in _INT64 else pa.string()
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise DataError(
+                f"field {path} holds half of a surrogate pair (U+{ord(value[error.start]):04X}, character "
+                f"{error.start}), which UTF-8 cannot hold; remove it."
+            ) from error
+        return pa.string()
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
@@ -97,7 +137,10 @@ def to_array(rows: Sequence[Row], kind: pa.DataType) -> pa.Array:
 
 
 def _fit(value: Any, kind: pa.DataType) -> Any:
-    """Write scalars as text where the type is text: as JSON does, so that 5 is "5" and True is "true"."""
+    """Write scalars as text where the type is text: as JSON does, so that 5 is "5" and True is "true".
+
+    A float without a fraction is "5" as well: whether it was written 5 or 5.0 is lost where both stood in one column.
+    """
     if value is None:
         return None
     if pa.types.is_struct(kind):
@@ -105,6 +148,8 @@ def _fit(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_list(kind):
         return [_fit(entry, kind.value_type) for entry in value]
     if pa.types.is_string(kind) and not isinstance(value, str):
+        if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT_FLOATS:
+            value = int(value)
         return json.dumps(value) if isinstance(value, (bool, int, float)) else str(value)
     if pa.types.is_floating(kind):
         return float(value)  # also for integers that a float holds only rounded

@@ -13,11 +13,13 @@ from verl_data.columns import (
     RESERVED_NAMES,
     STANDARD_TOKEN_DTYPES,
     Array,
+    Handle,
     Ragged,
     SequenceColumn,
     as_offsets,
     gather,
     join_offsets,
+    lay_end_to_end,
     numeric,
     same,
 )
@@ -89,8 +91,7 @@ class PackedBatch:
             elif not np.array_equal(cu_seqlens, own):
                 first = next(iter(tokens))
                 raise ValueError(f"Token columns {first!r} and {name!r} differ in the lengths of their sequences.")
-            filled = [array for array in arrays if len(array)]
-            packed[name] = np.concatenate(filled) if filled else np.zeros(0, dtype or np.float32)
+            packed[name] = lay_end_to_end(arrays, dtype)
         assert cu_seqlens is not None  # tokens is not empty
         return cls(cu_seqlens, packed, sequences, ragged)
 
@@ -268,6 +269,37 @@ class PackedBatch:
             if name in self and not same(self[name], other[name]):
                 raise ValueError(f"Column {name!r} is in both batches and differs; use with_columns to replace it.")
         return self.with_columns(tokens=other._tokens, sequences=other._sequences, ragged=other._ragged)
+
+    def resolve(self, *, tokens: Sequence[str] = (), ragged: Sequence[str] = ()) -> "PackedBatch":
+        """Return this batch with list columns of `Handle` replaced by the values that these stand for.
+
+        Args:
+            tokens: columns whose handles resolve to one value per token; they become token columns.
+            ragged: columns whose handles resolve to any number of values; they become ragged columns.
+        """
+        found: dict[str, list[Array]] = {}
+        for name in (*tokens, *ragged):
+            handles = self._sequences.get(name)
+            if not isinstance(handles, list) or not all(isinstance(handle, Handle) for handle in handles):
+                raise ValueError(f"Column {name!r} is no list of handles, so there is nothing to resolve.")
+            found[name] = [np.asarray(handle.fetch()) for handle in handles]
+        for name in tokens:
+            lengths = [len(values) for values in found[name]]
+            if lengths != self.lengths.tolist():
+                row = next(i for i, length in enumerate(lengths) if length != self.lengths[i])
+                raise ValueError(
+                    f"Column {name!r}, row {row}, resolves to {lengths[row]} values for {self.lengths[row]} tokens."
+                )
+        return self.with_columns(
+            tokens={name: lay_end_to_end(found[name], STANDARD_TOKEN_DTYPES.get(name, (None,))[0]) for name in tokens},
+            ragged={
+                name: Ragged(
+                    lay_end_to_end(found[name], None),
+                    np.cumsum([0, *(len(values) for values in found[name])], dtype=np.int64),
+                )
+                for name in ragged
+            },
+        )
 
     def per_sequence(self, name: str) -> list[Array]:
         """Return the token column `name` as N views, one per sequence."""

@@ -30,7 +30,9 @@ def write(batch: PackedBatch, path: str | PathLike[str]) -> None:
             columns[name] = _numbers(values)
             layout[name] = {"kind": "sequences", **_type(values)}
         else:
-            columns[name] = pa.array([_to_json(name, row, value) for row, value in enumerate(values)], pa.string())
+            columns[name] = pa.array(
+                [_to_json(name, row, value) for row, value in enumerate(values)], pa.large_string()
+            )
             layout[name] = {"kind": "list"}
     for name, (numbers, offsets) in batch.ragged.items():
         columns[name] = _lists(numbers, offsets)
@@ -111,7 +113,12 @@ def _to_json(name: str, row: int, value: Any) -> str:
             "drop the column with `without` or convert it to text, numbers, lists and dicts with text keys before "
             "storing the batch."
         )
-    return json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can write
+        return json.dumps(value)
+    return text
 
 
 def _is_json(value: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,6 +31,19 @@ Array = NDArray[Any]
 SequenceColumn = Array | list[Any]
 
 
+@runtime_checkable
+class Handle(Protocol):
+    """One sequence's entry of a list column whose values stay where they were made, until who needs them fetches them.
+
+    It is what travels instead of a large column (images, expert routes): a reference to an object store, a path. The
+    process that holds the whole batch selects, splits and joins handles like any other value.
+    """
+
+    def fetch(self) -> ArrayLike:
+        """Return the sequence's values (M, ...)."""
+        ...
+
+
 class Ragged(NamedTuple):
     """A column of any number of values per sequence: sequence i owns ``values[offsets[i]:offsets[i + 1]]``."""
 
@@ -43,13 +56,13 @@ class Ragged(NamedTuple):
 def numeric(name: str, column: ArrayLike) -> Array:
     """Return `column` as a read-only view that pickle-5 sends without a copy; ValueError unless it holds numbers."""
     array = np.asarray(column)
-    if array.dtype.kind not in "biuf" or array.ndim == 0:
+    if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8 or array.ndim == 0:
         raise ValueError(
             f"Column {name!r} is {array.dtype} of shape {array.shape}; an array column holds numbers or booleans with "
             "one entry per token or sequence. Pass other values as a list in a sequence column; cast bfloat16 to "
-            "float32."
+            "float32 and what is wider than 8 bytes to float64."
         )
-    view = np.ascontiguousarray(array).view()
+    view = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("=")).view()
     view.flags.writeable = False
     return view
 
@@ -75,6 +88,16 @@ def gather(offsets: Array, rows: Array) -> tuple[Array, Array]:
 def join_offsets(offsets: Sequence[Array]) -> Array:
     """Return the offsets of columns laid end to end."""
     return np.concatenate([[0], np.cumsum(np.concatenate([np.diff(part) for part in offsets]))]).astype(np.int64)
+
+
+def lay_end_to_end(arrays: Sequence[Array], dtype: str | None) -> Array:
+    """Lay arrays end to end; an empty one takes the type and the further dimensions of the others."""
+    filled = [array for array in arrays if len(array)]
+    if filled:
+        joined = np.concatenate(filled)
+        return joined if dtype is None else joined.astype(dtype, copy=False)
+    shaped = next((array for array in arrays if array.ndim > 1), None)
+    return np.zeros(0, dtype or np.float32) if shaped is None else shaped.astype(dtype or shaped.dtype)
 
 
 def same(a: Any, b: Any) -> bool:

@@ -1,45 +1,126 @@
-"""Paths as users write them, files that appear whole or not at all, and content hashes."""
+"""Files as users name them (paths, globs, URLs), files that appear whole or not at all, and content hashes."""
 
 import errno
 import glob
 import hashlib
 import os
+import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, TypeVar
+
+from verl_data.errors import DataError
 
 PathLike = str | os.PathLike[str]
+_T = TypeVar("_T")
+
+#: Bytes that are hashed at a time.
+HASH_BYTES = 16 << 20
+
+_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*(::|://)")
 
 
 class NoSpaceError(OSError):
     """A full disk, quota or file size limit stopped a file; the message says which and what remains."""
 
 
-def expand(files: PathLike | Sequence[PathLike]) -> list[Path]:
-    """Return the files that a path, a glob or a list of them names; `~` is the home folder, a glob's files are sorted.
+def is_url(name: PathLike) -> bool:
+    """Whether a name is an fsspec URL (s3://..., hdfs://..., simplecache::...) rather than a path."""
+    return isinstance(name, str) and _URL.match(name) is not None
 
-    Raises FileNotFoundError for a file that does not exist and for a glob that matches nothing.
+
+def expand(files: PathLike | Sequence[PathLike]) -> list[str]:
+    """Return the files that a path, a glob, an fsspec URL or a list of them names: paths, and URLs as they are.
+
+    `~` is the home folder; the files of a glob are sorted.
+
+    Raises FileNotFoundError for a file that does not exist and for a glob that matches nothing; DataError for a URL
+    whose file system cannot be opened.
     """
-    paths: list[Path] = []
+    names: list[str] = []
     for entry in [files] if isinstance(files, (str, os.PathLike)) else files:
-        path = Path(entry).expanduser()
-        if path.is_file():
-            paths.append(path)
-            continue
-        if path.is_dir():
-            raise FileNotFoundError(f"{path} is a folder; name its files, for example {path / '*.parquet'}.")
-        if not glob.has_magic(str(path)):
-            raise FileNotFoundError(f"{path.absolute()} does not exist.")
-        found = glob.glob(str(path), recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
-        matches = [match for match in map(Path, sorted(found)) if match.is_file()]
-        if not matches:
-            raise FileNotFoundError(f"No file matches {str(path)!r} (working folder {Path.cwd()}).")
-        paths += matches
-    if not paths:
+        names += _expand_url(entry) if isinstance(entry, str) and is_url(entry) else _expand_path(Path(entry))
+    if not names:
         raise FileNotFoundError("No data file was named.")
-    return paths
+    return names
+
+
+def _expand_path(path: Path) -> list[str]:
+    path = path.expanduser()
+    if path.is_file():
+        return [str(path)]
+    if path.is_dir():
+        raise FileNotFoundError(f"{path} is a folder; name its files, for example {path / '*.parquet'}.")
+    if not glob.has_magic(str(path)):
+        raise FileNotFoundError(f"{path.absolute()} does not exist.")
+    found = glob.glob(str(path), recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
+    matches = [match for match in sorted(found) if Path(match).is_file()]
+    if not matches:
+        raise FileNotFoundError(f"No file matches {str(path)!r} (working folder {Path.cwd()}).")
+    return matches
+
+
+def _expand_url(url: str) -> list[str]:
+    system, path = _open_url(url)
+    if not glob.has_magic(path):
+        if not _remote(url, lambda: system.isfile(path)):
+            raise FileNotFoundError(f"{url} does not exist, or is no file.")
+        return [url]
+    found = sorted(_remote(url, lambda: system.glob(path)))
+    matches = [system.unstrip_protocol(match) for match in found if _remote(url, partial(system.isfile, match))]
+    if not matches:
+        raise FileNotFoundError(f"No file matches {url!r}.")
+    return matches
+
+
+@contextmanager
+def fetched(name: str) -> Iterator[Path]:
+    """Give the file `name` as a local path: itself, or for a URL a temporary copy that lasts as long as the block."""
+    if not is_url(name):
+        yield Path(name).expanduser()
+        return
+    system, path = _open_url(name)
+    with tempfile.TemporaryDirectory(prefix="verl-data-") as folder:
+        copy = Path(folder) / "copy"
+        _remote(name, lambda: system.get_file(path, str(copy)))
+        yield copy
+
+
+def put(local: Path, url: str) -> None:
+    """Copy a file to a URL; it is uploaded under a hidden name first, so that half of it never passes for all of it."""
+    system, path = _open_url(url)
+    folder, _, name = path.rpartition("/")
+    hidden = f"{folder}/.{name}.tmp" if folder else f".{name}.tmp"
+    _remote(url, lambda: system.makedirs(folder, exist_ok=True) if folder else None)
+    _remote(url, lambda: system.put_file(str(local), hidden))
+    if _remote(url, lambda: system.exists(path)):
+        _remote(url, lambda: system.rm_file(path))  # not every file system moves onto a file that exists
+    _remote(url, lambda: system.mv(hidden, path))
+
+
+def _open_url(url: str) -> tuple[Any, str]:
+    import fsspec
+
+    try:
+        system, path = fsspec.url_to_fs(url)
+    except (ImportError, ValueError, OSError) as error:
+        raise DataError(
+            f"{url} cannot be opened ({type(error).__name__}: {error}). Drivers are extras: pip install "
+            "'verl-data[s3]' for s3://, 'verl-data[hdfs]' for hdfs:// (which also needs Hadoop's libhdfs), and any "
+            "other package that fsspec names."
+        ) from error
+    return system, str(path)
+
+
+def _remote(url: str, call: Callable[[], _T]) -> _T:
+    """Call a file system, with the URL in the message of what it raises."""
+    try:
+        return call()
+    except OSError as error:
+        raise OSError(error.errno, f"{url}: {type(error).__name__}: {error}") from error
 
 
 @contextmanager
@@ -52,9 +133,10 @@ def atomic_file(path: PathLike) -> Iterator[BinaryIO]:
     target = Path(path).expanduser()
     target.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+    os.close(descriptor)
     temporary = Path(name)
     try:
-        with explain_no_space(target), os.fdopen(descriptor, "wb") as file:
+        with explain_no_space(target), temporary.open("w+b") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -85,5 +167,9 @@ def explain_no_space(target: Path) -> Iterator[None]:
 
 def sha256(path: PathLike) -> str:
     """Return the SHA-256 of a file's content, in hexadecimal."""
+    content = hashlib.sha256()
     with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        # large pieces, as this may be a thread beside others, which it waits for behind each
+        while piece := file.read(HASH_BYTES):
+            content.update(piece)
+    return content.hexdigest()

@@ -60,14 +60,38 @@ def pack(
 
 
 def balance(work: Sequence[float] | NDArray[np.number], k: int) -> list[Rows]:
-    """Split rows into `k` parts of nearly equal total `work` (N,), by the largest differencing method.
+    """Split rows into `k` parts of nearly equal total `work` (N,), whose counts of rows may differ.
 
-    (Karmarkar and Karp, 1982, for k parts: the two partial partitions of largest spread are merged, largest part with
-    smallest.) Deterministic; rows ascend within a part, parts are ordered by their first row, empty parts come last.
+    By the largest differencing method (Karmarkar and Karp, 1982), or by longest processing time first where that gives
+    a smaller largest part, as it sometimes does for few rows: so never above ``4/3 - 1/(3 k)`` of the best possible
+    (Graham, 1969). Deterministic; rows ascend within a part, parts are ordered by their first row, empty parts come
+    last. Raises ValueError for k below 1.
     """
     if k < 1:
         raise ValueError(f"Rows can be split into 1 part or more, not {k}.")
     amounts = np.asarray(work).tolist()  # Python numbers: sums of large integers stay exact
+    partitions = (_by_differencing(amounts, k), _longest_first(amounts, k))
+    best = min(partitions, key=lambda parts: max((part[0] for part in parts), default=0))  # of equal ones the first
+    rows = sorted(sorted(rows) for _, rows in best)
+    rows += [[] for _ in range(k - len(rows))]
+    return [np.asarray(part, dtype=np.int64) for part in rows]
+
+
+_Part = tuple[float, list[int]]  # a sum of work, and the rows that it is the sum of
+
+
+def _longest_first(amounts: list[float], k: int) -> list[_Part]:
+    """Give each row, largest first, to the part that has least; return the parts that got any."""
+    parts: list[tuple[float, int, list[int]]] = [(0, number, []) for number in range(k)]
+    for row in sorted(range(len(amounts)), key=lambda row: -amounts[row]):
+        total, number, rows = parts[0]
+        rows.append(row)
+        heapq.heapreplace(parts, (total + amounts[row], number, rows))
+    return [(total, rows) for total, _, rows in parts if rows]
+
+
+def _by_differencing(amounts: list[float], k: int) -> list[_Part]:
+    """Merge the two partial partitions of largest spread, largest part with smallest, until there is one."""
     # A partial partition is its non-empty parts by falling sum, at most k. The heap orders them by falling spread, then
     # by age, which makes ties deterministic.
     heap: list[tuple[float, int, list[_Part]]] = [
@@ -82,12 +106,7 @@ def balance(work: Sequence[float] | NDArray[np.number], k: int) -> list[Rows]:
         smallest = merged[-1][0] if len(merged) == k else 0
         heapq.heappush(heap, (smallest - merged[0][0], age, merged))
         age += 1
-    parts = sorted(sorted(rows) for _, rows in heap[0][2]) if heap else []
-    parts += [[] for _ in range(k - len(parts))]
-    return [np.asarray(rows, dtype=np.int64) for rows in parts]
-
-
-_Part = tuple[float, list[int]]
+    return heap[0][2] if heap else []
 
 
 def _merge(first: list[_Part], second: list[_Part], k: int) -> list[_Part]:

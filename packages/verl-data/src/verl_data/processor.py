@@ -2,25 +2,31 @@
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
-from verl_data.errors import DataError
-from verl_data.files import atomic_file, expand, sha256
-from verl_data.row_writer import write_rows
-from verl_data.rows import Row, read_rows
+import pyarrow as pa
+
+from verl_data.background import Behind, ahead
+from verl_data.files import atomic_file, is_url, put
+from verl_data.mapping import SHOWN_ERRORS, Mapped, map_chunks
+from verl_data.row_writer import ParquetOutput, parquet_output
+from verl_data.rows import Row
 from verl_data.schema import SCHEMA_VERSION
+from verl_data.sources import OpenedSource, Source
 
 logger = logging.getLogger(__name__)
 
-Source = str | PathLike[str] | Sequence[str | PathLike[str]] | Iterable[Row]
-Processed = Row | list[Row] | None
-ProcessFn = Callable[[Row, int], Processed]
+#: Chunks that are read ahead of the mapping, and that wait to be written behind it.
+_UNDER_WAY = 4
 
-_SHOWN_ERRORS = 5
+Processed: TypeAlias = Row | list[Row] | None
+ProcessFn: TypeAlias = Callable[[Row, int], Processed]
+ProcessedBatch: TypeAlias = pa.RecordBatch | pa.Table | list[Row] | None
 
 
 @dataclass
@@ -29,8 +35,8 @@ class Manifest:
 
     output: str
     """Name of the Parquet file."""
-    source: list[dict[str, str]]
-    """The input files, each with its SHA-256; empty for rows that came from memory."""
+    source: list[dict[str, str]] = field(default_factory=list)
+    """The input files, each with its SHA-256, or the data set; empty for rows that came from memory."""
     rows_read: int = 0
     rows_written: int = 0
     rows_dropped: int = 0
@@ -42,6 +48,14 @@ class Manifest:
     schema_version: int = SCHEMA_VERSION
     sha256: str = ""
     """Of the Parquet file's content."""
+
+    def count(self, mapped: Mapped) -> None:
+        """Add what became of a chunk."""
+        self.rows_read += mapped.read
+        self.rows_written += 0 if mapped.batch is None else mapped.batch.num_rows
+        self.rows_dropped += mapped.dropped
+        self.rows_failed += mapped.failed
+        self.first_errors += mapped.errors[: SHOWN_ERRORS - len(self.first_errors)]
 
     def __str__(self) -> str:
         """One line for people, and one more per error shown."""
@@ -58,7 +72,7 @@ def manifest_path(output: str | PathLike[str]) -> Path:
 class DataProcessor:
     """Turns rows into training rows.
 
-    Subclass and override `process_row`, or pass a function::
+    Subclass and override `process_row`, or `process_batch` for speed, or pass a function::
 
         DataProcessor(lambda example, idx: {...}).run("raw.jsonl", "train.parquet")
 
@@ -68,75 +82,116 @@ class DataProcessor:
 
     def __init__(self, process_fn: ProcessFn | None = None, *, on_error: Literal["raise", "skip"] = "raise") -> None:
         """Use `process_fn(example, idx)` for each row, where no subclass does; skip or raise when a row raises."""
-        if process_fn is None and type(self).process_row is DataProcessor.process_row:
-            raise TypeError("A DataProcessor needs a process_fn(example, idx), or a subclass with its own process_row.")
+        own_row = type(self).process_row is not DataProcessor.process_row
+        if process_fn is None and not own_row and not self.works_on_batches:
+            raise TypeError(
+                "A DataProcessor needs a process_fn(example, idx), or a subclass with its own process_row or "
+                "process_batch."
+            )
         if on_error not in ("raise", "skip"):
             raise ValueError(f"on_error must be raise or skip, but is {on_error!r}.")
         self._process_fn = process_fn
-        self._on_error = on_error
+        self.skips_errors = on_error == "skip"
+        """Whether a row that raises is left out and counted."""
+
+    @property
+    def works_on_batches(self) -> bool:
+        """Whether `process_batch` is overridden, which then is called instead of `process_row`."""
+        return type(self).process_batch is not DataProcessor.process_batch
 
     def process_row(self, row: Row, index: int) -> Processed:
         """Turn one row (number `index` of all input, from 0) into a training row, several, or None to drop it."""
         assert self._process_fn is not None  # checked when it was made
         return self._process_fn(row, index)
 
-    def run(self, source: Source, output: str | PathLike[str]) -> Manifest:
+    def process_batch(self, batch: pa.RecordBatch, index: int) -> ProcessedBatch:
+        """Turn many rows (the first is number `index` of all input) into training rows: columns, rows or None.
+
+        Columns stay in Arrow, which is several times faster than `process_row` where `pyarrow.compute` can do the work.
+        """
+        raise TypeError("process_batch is for subclasses to override; without it process_row is called.")
+
+    def run(
+        self, source: Source, output: str | PathLike[str], *, num_workers: int = 1, progress: bool | None = None
+    ) -> Manifest:
         """Process `source` into the Parquet file `output`, and write its manifest beside it.
 
-        `source` is a Parquet, JSONL, JSON or CSV path, a glob, a list of them, or the rows themselves.
+        Args:
+            source: a Parquet, JSONL, JSON or CSV path, a glob, an fsspec URL, a list of them, an `HfDataset`, or the
+                rows themselves (a list, a generator, a `datasets.Dataset`).
+            output: a path, or an fsspec URL, to which the finished file is copied.
+            num_workers: processes that call process_row or process_batch; the output's bytes do not depend on it.
+            progress: whether to show a progress bar; None: if standard error is a terminal.
 
         Raises DataError, naming file and row, for what cannot be read, processed or stored; what `output` held before
         then stays as it was.
         """
+        if num_workers < 1:
+            raise ValueError(f"num_workers must be at least 1, but is {num_workers}.")
+        if isinstance(output, str) and is_url(output):
+            with tempfile.TemporaryDirectory(prefix="verl-data-") as folder:
+                local = Path(folder) / output.rpartition("/")[2]
+                manifest = self.run(source, local, num_workers=num_workers, progress=progress)
+                put(local, output)
+                put(manifest_path(local), f"{output}.manifest.json")
+            return manifest
         path = Path(output).expanduser()
-        files, rows = _open(source)
-        sources = [{"path": str(file), "sha256": sha256(file)} for file in files]
-        manifest = Manifest(output=path.name, source=sources)
-        manifest.rows_written = write_rows(self._process(files, rows, manifest), path)
-        manifest.sha256 = sha256(path)
+        opened = OpenedSource(source)
+        manifest = Manifest(output=path.name)
+        with parquet_output(path) as writer:
+            self._write(opened, writer, manifest, num_workers, progress)
+        manifest.source = opened.described
+        manifest.sha256 = writer.sha256
         with atomic_file(manifest_path(path)) as file:
             file.write((json.dumps(asdict(manifest), indent=2, ensure_ascii=False) + "\n").encode())
         if manifest.rows_failed:
             logger.warning("%s", manifest)
         return manifest
 
-    def _process(self, files: list[Path], rows: Iterable[Row], manifest: Manifest) -> Iterator[Row]:
-        for location, row in _located(files, rows):
-            index = manifest.rows_read
-            manifest.rows_read += 1
-            try:
-                processed = self.process_row(row, index)
-            except Exception as error:
-                # The user's code may raise anything; it is raised again or counted.
-                problem = f"{location}: {type(error).__name__}: {error}"
-                if self._on_error == "raise":
-                    raise DataError(f"{problem}. Set on_error=skip to leave such rows out.") from error
-                manifest.rows_failed += 1
-                if len(manifest.first_errors) < _SHOWN_ERRORS:
-                    manifest.first_errors.append(problem)
-                continue
-            results = [processed] if isinstance(processed, dict) else processed or []
-            manifest.rows_dropped += not results
-            for result in results:
-                if not isinstance(result, dict):
-                    raise DataError(
-                        f"{location}: process_row returned {type(result).__name__}, not a row (dict), rows or None."
-                    )
-                yield result
+    def _write(
+        self, opened: OpenedSource, writer: ParquetOutput, manifest: Manifest, num_workers: int, progress: bool | None
+    ) -> None:
+        """Read, map and write side by side: Arrow reads and writes without Python, so each of the two has a thread."""
+
+        def append(mapped: Mapped) -> None:
+            if mapped.batch is not None:
+                writer.add(mapped.batch, mapped.kind)
+
+        with Behind(append, _UNDER_WAY) as write, _ProgressBar(manifest, opened.parts, progress) as bar:
+            for chunk, mapped in map_chunks(self, ahead(opened.chunks(), _UNDER_WAY), num_workers):
+                manifest.count(mapped)
+                write(mapped)
+                bar.update(chunk.name, chunk.done)
 
 
-def _open(source: Source) -> tuple[list[Path], Iterable[Row]]:
-    """Return the files of a source, or else its rows."""
-    if isinstance(source, (str, PathLike)):
-        return expand(fspath(source)), ()
-    if isinstance(source, Sequence) and source and isinstance(source[0], (str, PathLike)):
-        return expand([fspath(entry) for entry in source if isinstance(entry, (str, PathLike))]), ()
-    return [], source  # type: ignore[return-value]  # a sequence of paths was dealt with above
+class _ProgressBar:
+    """How far the input has been read, with the rows so far."""
 
+    def __init__(self, manifest: Manifest, parts: int, show: bool | None) -> None:
+        from tqdm import tqdm
 
-def _located(files: list[Path], rows: Iterable[Row]) -> Iterator[tuple[str, Row]]:
-    for index, row in enumerate(rows):
-        yield f"row {index}", row
-    for path in files:
-        for index, row in enumerate(read_rows(path)):
-            yield f"{path}, row {index}", row
+        self._manifest = manifest
+        self._parts = parts
+        self._complete = 0
+        self._name = ""
+        self._bar = tqdm(
+            total=1.0,
+            desc=manifest.output,
+            disable=None if show is None else not show,
+            bar_format="{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}, {postfix}",
+        )
+
+    def update(self, name: str, done: float | None) -> None:
+        if name != self._name:
+            self._complete += bool(self._name)
+            self._name = name
+        if done is not None:
+            self._bar.n = min(1.0, (self._complete + done) / self._parts)
+        failed = f", {self._manifest.rows_failed} failed" if self._manifest.rows_failed else ""
+        self._bar.set_postfix_str(f"{self._manifest.rows_read:,} rows{failed}")
+
+    def __enter__(self) -> "_ProgressBar":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()

@@ -1,14 +1,25 @@
 """From messages to prompt tokens: one rendering call and one place that truncates."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
-from verl_data.config import Truncation
+from verl_data.config import DataConfig, Truncation
 from verl_data.errors import DataError
 
 Message = dict[str, Any]
+
+
+class PromptError(DataError):
+    """One of several prompts cannot be made."""
+
+    def __init__(self, message: str, index: int = 0) -> None:
+        super().__init__(message)
+        self.index = index
+        """Its position among them, from 0."""
+
 
 #: What to do about a prompt over data.max_prompt_length.
 OVERLONG_REMEDIES = (
@@ -18,7 +29,7 @@ OVERLONG_REMEDIES = (
 
 
 class Tokenizer(Protocol):
-    """What is used of a Hugging Face tokenizer."""
+    """What is used of a Hugging Face tokenizer, fast or slow."""
 
     @property
     def chat_template(self) -> Any:
@@ -31,12 +42,65 @@ class Tokenizer(Protocol):
         ...
 
     def apply_chat_template(self, conversation: Any, **kwargs: Any) -> Any:
-        """Render messages, and tokenise them."""
+        """Render conversations, and tokenise them."""
         ...
 
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Tokenise text."""
+    def __call__(self, text: Any, **kwargs: Any) -> Any:
+        """Tokenise texts."""
         ...
+
+
+def render_prompts(
+    tokenizer: Tokenizer,
+    conversations: Sequence[Sequence[Mapping[str, Any]]],
+    *,
+    tools: Sequence[Sequence[Mapping[str, Any]] | None] | None = None,
+    template_kwargs: Mapping[str, Any] | None = None,
+) -> list[list[int]]:
+    """Render each conversation up to where the assistant begins to answer, and tokenise it: one call of the chat
+    template does both, for all conversations with the same tools, so that a fast tokenizer can use its threads.
+
+    The template writes every special token itself, so no second BOS can appear. Only native Python types reach it;
+    keys of messages and tools whose value is None are dropped, because Parquet fills in a None for every key that any
+    other message has, and templates ask whether a key is there.
+
+    Args:
+        tokenizer: one with a chat template.
+        conversations: the messages of each.
+        tools: the tool schemas of each, or None where it has none.
+        template_kwargs: what else the template reads, the same for all.
+
+    Returns the token ids of each. Raises PromptError, which tells a conversation that the template refuses or fails on;
+    DataError if the tokenizer has no chat template.
+    """
+    if not tokenizer.chat_template:
+        raise DataError(
+            f"The tokenizer in {tokenizer.name_or_path or 'memory'} has no chat template, so messages cannot become a "
+            "prompt. Write one into its folder as chat_template.jinja; or, if the prompt column holds finished "
+            "text, set data.prompt_format=rendered."
+        )
+    native = [_without_none(to_native(list(messages))) for messages in conversations]
+    if [] in native:
+        raise PromptError("There are no messages to make a prompt of.", native.index([]))
+    of_tools: dict[str, tuple[Any, list[int]]] = {}
+    for index, schemas in zip(range(len(native)), tools or [None] * len(native), strict=True):
+        plain = _without_none(to_native(list(schemas))) if schemas is not None and len(schemas) else None
+        of_tools.setdefault(repr(plain), (plain, []))[1].append(index)  # not by ==: templates show the order of keys
+    who = f"The chat template of {tokenizer.name_or_path or 'the tokenizer'}"
+    apply = partial(
+        tokenizer.apply_chat_template,
+        add_generation_prompt=True,
+        tokenize=True,
+        return_dict=False,
+        **to_native(dict(template_kwargs or {})),
+    )
+    rendered: list[list[int]] = [[] for _ in native]
+    for plain, indices in of_tools.values():
+        chosen = {index: native[index] for index in indices}
+        found = _each(partial(apply, tools=plain), chosen, who, "these messages")
+        for index, ids in zip(indices, found, strict=True):
+            rendered[index] = ids
+    return rendered
 
 
 def render_prompt(
@@ -46,44 +110,63 @@ def render_prompt(
     tools: Sequence[Mapping[str, Any]] | None = None,
     template_kwargs: Mapping[str, Any] | None = None,
 ) -> list[int]:
-    """Render messages up to where the assistant begins to answer, and tokenise them, in one call of the chat template.
+    """`render_prompts` of one conversation."""
+    return render_prompts(tokenizer, [messages], tools=[tools], template_kwargs=template_kwargs)[0]
 
-    The template writes every special token itself, so no second BOS can appear. Only native Python types reach it;
-    keys of messages and tools whose value is None are dropped, because Parquet fills in a None for every key that any
-    other message has, and templates ask whether a key is there.
 
-    Raises DataError if the tokenizer has no chat template, or if the template refuses the messages.
+def tokenize_rendered_prompts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """Tokenise prompts that are finished text: nothing is added, and special tokens written in them become their ids.
+
+    Equal to `render_prompts` where a text is what the chat template writes. Raises PromptError, which tells the first
+    text that the tokenizer cannot take.
     """
-    if not tokenizer.chat_template:
-        raise DataError(
-            f"The tokenizer in {tokenizer.name_or_path or 'memory'} has no chat template, so messages cannot become a "
-            "prompt. Write one into its folder as chat_template.jinja; or, if the prompt column holds finished "
-            "text, set data.prompt_format=rendered."
-        )
-    from jinja2 import TemplateError
-
-    try:
-        ids = tokenizer.apply_chat_template(
-            [_without_none(to_native(message)) for message in messages],
-            tools=[_without_none(to_native(tool)) for tool in tools] if tools else None,
-            add_generation_prompt=True,
-            tokenize=True,
-            return_dict=False,
-            **to_native(dict(template_kwargs or {})),
-        )
-    except TemplateError as error:
-        raise DataError(
-            f"The chat template of {tokenizer.name_or_path or 'the tokenizer'} refuses these messages: {error}"
-        ) from error
-    return list(ids)
+    who = f"The tokenizer in {tokenizer.name_or_path or 'memory'}"
+    numbered = dict(enumerate(texts))
+    return _each(lambda some: tokenizer(some, add_special_tokens=False)["input_ids"], numbered, who, "this text")
 
 
 def tokenize_rendered(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Tokenise a prompt that is finished text: nothing is added, and special tokens written in it become their ids.
+    """`tokenize_rendered_prompts` of one text."""
+    return tokenize_rendered_prompts(tokenizer, [text])[0]
 
-    Equal to `render_prompt` where the text is what the chat template writes.
+
+def prompts_of_rows(tokenizer: Tokenizer, rows: Sequence[Mapping[str, Any]], config: DataConfig) -> list[list[int]]:
+    """Return the prompts of training rows as token ids before any truncation, as every reader of rows makes them.
+
+    Raises PromptError, which tells the first row whose prompt is refused or has no tokens; DataError.
     """
-    return list(tokenizer.encode(text, add_special_tokens=False))
+    prompts = [row[config.prompt_key] for row in rows]
+    if config.prompt_format == "rendered":
+        ids = tokenize_rendered_prompts(tokenizer, prompts)
+    else:
+        tools = [row.get("tools") for row in rows]
+        ids = render_prompts(tokenizer, prompts, tools=tools, template_kwargs=config.apply_chat_template_kwargs)
+    if [] in ids:
+        raise PromptError("the prompt renders to 0 tokens, so there is nothing to answer.", ids.index([]))
+    return ids
+
+
+#: What a template, or a tokenizer, raises where an input is not as it expects: it is a program like any other.
+_FAULTS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+
+
+def _each(call: Callable[[list[Any]], Any], items: Mapping[int, Any], who: str, what: str) -> list[list[int]]:
+    """Return what `call` makes of all items at once; PromptError for the first that it fails on by itself."""
+    if not items:
+        return []
+    from jinja2 import TemplateError
+
+    try:
+        return [list(ids) for ids in call(list(items.values()))]
+    except (TemplateError, *_FAULTS):
+        for index, item in items.items():
+            try:
+                call([item])
+            except TemplateError as error:
+                raise PromptError(f"{who} refuses {what}: {error}", index) from error
+            except _FAULTS as error:
+                raise PromptError(f"{who} fails on {what}: {type(error).__name__}: {error}", index) from error
+        raise
 
 
 def truncate(ids: Sequence[int], max_tokens: int, mode: Truncation) -> list[int]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 from verl_data import write_rows
-from verl_data.files import expand
+from verl_data.files import expand, is_url
 
 from verl_cli.config import RunConfig
 from verl_cli.errors import UserError
@@ -36,7 +36,7 @@ def generate(
     _check_free(out, overwrite)
     resolved = resolve_inference(model, file, overrides, options, scored=False)
     config = resolved.config
-    if out.exists() and any(path.samefile(out) for path in expand(file)):
+    if out.exists() and any(not is_url(name) and out.samefile(name) for name in expand(file)):
         raise UserError(f"{out} is the file that the prompts come from, and would be replaced. Give OUT another name.")
     parts = open_inference(config, None, reserved=ADDED)
     for notice in (*resolved.notices, *parts.notices):

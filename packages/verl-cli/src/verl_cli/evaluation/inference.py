@@ -43,9 +43,11 @@ _REASONS: Mapping[str, Reason | None] = {
     },
     "algorithm": _TRAINING,
     "critic": _TRAINING,
+    "data.order_by": _TRAINING,
     "data.train_batch_size": _TRAINING,
     "data.train_files": _TRAINING,
     "data.train_max_samples": Reason("It belongs to training.", "Set data.val_max_samples."),
+    "data.train_weights": _TRAINING,
     "trainer": _TRAINING,
     **dict.fromkeys(("trainer.device", "trainer.n_gpus_per_node", "trainer.nnodes", "trainer.seed")),
 }

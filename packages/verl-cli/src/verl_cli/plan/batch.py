@@ -35,7 +35,7 @@ def schedule(config: RunConfig, used: RowsInUse) -> Schedule | None:
     return Schedule(
         rows=used.rows,
         rows_are_exact=used.exact,
-        rows_left_out=rest,
+        rows_left_out=0 if config.data.train_weights else rest,  # a mix goes on in the next epoch
         steps_per_epoch=of_epoch,
         steps=trained,
         epochs=trained / of_epoch,

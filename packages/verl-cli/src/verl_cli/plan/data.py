@@ -3,6 +3,8 @@
 A run opens every row; a plan has seconds. So rows are counted everywhere, and the first ones of each file are read.
 """
 
+import contextlib
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,11 +14,14 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from verl_data import DataConfig, DataError, read_rows, rl_row_problems
-from verl_data.files import expand
+from verl_data import DataConfig, DataError, rl_row_problems
+from verl_data.chunks import read_chunks
+from verl_data.config import weighted_entries
+from verl_data.curriculum import OrderKey
+from verl_data.files import expand, fetched
 from verl_data.prompts import OVERLONG_REMEDIES
 from verl_data.row_files import open_rows
-from verl_data.rows import parse_line, read_lines
+from verl_data.rows import BYTE_ORDER_MARK, parse_line
 
 #: Rows that are looked at, of all files together.
 TRAINING_ROWS, VALIDATION_ROWS = 1000, 200
@@ -32,6 +37,17 @@ class LookedAt:
 
     location: str
     row: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Source:
+    """An entry of data.train_files in a mix."""
+
+    entry: str
+    """A path, glob or URL."""
+    rows: int
+    share: float
+    """Of every batch."""
 
 
 @dataclass
@@ -50,6 +66,8 @@ class DataLook:
     problems: list[str] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)
     """Each data source among `rows`, and where it comes first."""
+    mix: list[Source] = field(default_factory=list)
+    """The entries in use, where they have weights."""
 
     @property
     def complete(self) -> bool:
@@ -57,61 +75,117 @@ class DataLook:
         return self.looked_at == self.total
 
 
-def look(files: str | list[str], key: str, config: DataConfig, most: int) -> DataLook:
-    """Count the rows of `files` and read about `most` of them."""
+def look(files: str | list[str], key: str, config: DataConfig, most: int, *, training: bool = False) -> DataLook:
+    """Count the rows of `files` and read about `most` of them; of `training`, entries without weight are left out."""
     found = DataLook(key, files=bool(files))
     if not files:
         return found  # which the configuration says itself
+    weighted = weighted_entries(files, config.train_weights if training else None)
+    total_weight = sum(weight or 0 for _, weight in weighted)
+    names: list[list[str]] = []
     try:
-        paths = expand(files)
-    except OSError as error:
+        names += [expand(entry) for entry, _ in weighted]
+    except (OSError, DataError) as error:
         found.problems.append(f"{key}: {error}")
         return found
-    faults: Counter[str] = Counter()
-    first: dict[str, str] = {}
-    for path in paths:
-        try:
-            found.total += count_rows(path)
-            for place, row in islice(_rows(path), -(-most // len(paths))):
-                found.looked_at += 1
-                if problems := rl_row_problems(row, config):
-                    fault = "; ".join(problems)
-                    faults[fault] += 1
-                    first.setdefault(fault, place)
-                else:
-                    found.rows.append(LookedAt(place, row))
-                    found.sources.setdefault(row[config.reward_fn_key], place)
-        except (DataError, OSError) as error:
-            found.problems.append(f"{key}: {str(error).rstrip('.')}.")
-    for fault, number in faults.most_common(_FAULTS):
-        more = f" It is the first of {number:,} such rows among {found.looked_at:,}." if number > 1 else ""
-        found.problems.append(f"{first[fault]}: {fault}.{more}")
+    each = -(-most // sum(map(len, names)))
+    judge = _Judge(found, config, _order_key(found, config) if training else None)
+    for (entry, weight), of_entry in zip(weighted, names, strict=True):
+        before = found.total
+        for name in of_entry:
+            try:
+                with fetched(name) as path:
+                    found.total += count_rows(name, path)
+                    for place, row in islice(_rows(name, path), each):
+                        judge(place, row)
+            except (DataError, OSError) as error:
+                found.problems.append(f"{key}: {str(error).rstrip('.')}.")
+        if weight is not None:
+            found.mix.append(Source(str(entry), found.total - before, weight / total_weight))
+            if found.total == before and not found.problems:
+                found.problems.append(f"{key}: {entry} has no rows to give {weight:g} of data.train_weights.")
+    judge.tell()
     return found
 
 
-def count_rows(path: Path) -> int:
-    """The rows of a Parquet or JSONL file, as training counts them; DataError for any other."""
-    if path.suffix.lower() == ".parquet":
+def _order_key(found: DataLook, config: DataConfig) -> OrderKey | None:
+    if config.order_by is None:
+        return None
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # what a user's file prints must not get between the plan's lines
+            return OrderKey(config.order_by)
+    except DataError as error:
+        found.problems.append(str(error))
+        return None
+
+
+class _Judge:
+    """Sorts rows into sound ones and kinds of faulty ones."""
+
+    def __init__(self, found: DataLook, config: DataConfig, order: OrderKey | None) -> None:
+        self.found = found
+        self.config = config
+        self.order = order
+        self.faults: Counter[str] = Counter()
+        self.first: dict[str, str] = {}
+
+    def __call__(self, place: str, row: dict[str, Any]) -> None:
+        """Look at a row."""
+        found = self.found
+        found.looked_at += 1
+        if fault := "; ".join(rl_row_problems(row, self.config)) or self._disorder(row):
+            self.faults[fault] += 1
+            self.first.setdefault(fault, place)
+        else:
+            found.rows.append(LookedAt(place, row))
+            found.sources.setdefault(row[self.config.reward_fn_key], place)
+
+    def _disorder(self, row: dict[str, Any]) -> str | None:
+        if self.order is None:
+            return None
+        try:
+            with contextlib.redirect_stdout(sys.stderr):
+                self.order(row)
+        except DataError as error:
+            return str(error).rstrip(".")
+        return None
+
+    def tell(self) -> None:
+        """Add the commonest faults to the problems."""
+        for fault, number in self.faults.most_common(_FAULTS):
+            more = f" It is the first of {number:,} such rows among {self.found.looked_at:,}." if number > 1 else ""
+            self.found.problems.append(f"{self.first[fault]}: {fault}.{more}")
+
+
+def count_rows(name: str, path: Path) -> int:
+    """The rows of a Parquet or JSONL file, as training counts them; DataError for any other.
+
+    `path` is where the file `name` lies, which may be a URL.
+    """
+    suffix = Path(name).suffix.lower()
+    if suffix == ".parquet":
         try:
             return int(pq.read_metadata(path).num_rows)
         except pa.ArrowException as error:
             raise DataError(
-                f"{path} cannot be read as Parquet; it may be truncated or of another format: {error}"
+                f"{name} cannot be read as Parquet; it may be truncated or of another format: {error}"
             ) from error
-    if path.suffix.lower() in (".jsonl", ".json"):
+    if suffix in (".jsonl", ".json"):
         with path.open("rb") as file:
             return sum(1 for line in file if line.strip(_BLANK))
-    return len(open_rows(path))  # which refuses it
+    return len(open_rows(name))  # which refuses it
 
 
-def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _rows(name: str, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each row with its place, as training names it."""
-    if path.suffix.lower() == ".parquet":
-        yield from ((f"{path}, row {number}", row) for number, row in enumerate(read_rows(path)))
+    if Path(name).suffix.lower() == ".parquet":
+        for chunk in read_chunks(name, path):
+            yield from ((chunk.location(number), row) for number, row in enumerate(chunk.rows()))
         return
-    lines = ((number, line) for number, line in enumerate(read_lines(path), 1) if line.strip(_BLANK))
-    for row, (number, line) in enumerate(lines):
-        yield f"{path}, row {row} (line {number})", parse_line(path, number, line)
+    with path.open("rb") as file:
+        lines = ((number, line) for number, line in enumerate(file, 1) if line.strip(_BLANK))
+        for row, (number, line) in enumerate(lines):
+            yield f"{name}, row {row} (line {number})", parse_line(name, number, line.removeprefix(BYTE_ORDER_MARK))
 
 
 def prompt_problems(

@@ -39,7 +39,7 @@ def plan_of(
         with TransformersProcess(without_torch=False) as other:
             return plan_of(config, other, problems=problems, notices=notices)
     device = find_device(config.trainer.device)
-    training = look(config.data.train_files, "data.train_files", config.data, TRAINING_ROWS)
+    training = look(config.data.train_files, "data.train_files", config.data, TRAINING_ROWS, training=True)
     validation = look(config.data.val_files, "data.val_files", config.data, VALIDATION_ROWS)
     located = locate(config)
     answer, unanswered = _ask(config, located, training, validation, transformers)
@@ -66,6 +66,8 @@ def plan_of(
         ],
         notices=[*notices, *run_dir.notices],
         schedule=timing,
+        mix=training.mix,
+        order_by=config.data.order_by,
         start_step=run_dir.start.step if run_dir.start else 0,
     )
     _add_models(plan, config, models, answer, lengths)

@@ -5,6 +5,7 @@ from typing import Any
 
 from verl_cli.plan.arithmetic import MicroBatches, Schedule, Updates
 from verl_cli.plan.checks import Disk
+from verl_cli.plan.data import Source
 from verl_cli.plan.device import DeviceInfo
 from verl_cli.plan.phases import MemoryPlan
 from verl_cli.plan.placement import Role
@@ -56,6 +57,10 @@ class Plan:
     """What the user should look at; it does not keep the run from starting."""
     notices: list[str] = field(default_factory=list)
     schedule: Schedule | None = None
+    mix: list[Source] = field(default_factory=list)
+    """The entries of data.train_files, where data.train_weights mixes them."""
+    order_by: str | None = None
+    """By what the rows of an epoch are ordered."""
     start_step: int = 0
     """Training steps that an earlier start of the run has done."""
     memory: MemoryPlan | None = None

@@ -132,6 +132,13 @@ def _steps(plan: Plan) -> Iterator[Row]:
     left = f"; {_count(timing.rows_left_out, 'row')} left out of each" if timing.rows_left_out else ""
     epoch = f"{_count(timing.steps_per_epoch, 'step')} of {_count(plan.batch.prompts, 'prompt')}"
     yield "rows", f"{about}{_count(timing.rows, 'row')}: an epoch is {epoch}{left}"
+    for source in plan.mix:
+        passes = source.share * timing.steps_per_epoch * plan.batch.prompts / max(source.rows, 1)
+        rows = f"{_count(source.rows, 'row')}, {passes:.3g} passes an epoch"
+        yield "mix", f"{source.share:.1%} of every batch from {source.entry} ({rows})"
+    if plan.order_by is not None:
+        within = " of each entry" if plan.mix else ""
+        yield "order", f"rows{within} in ascending order of {plan.order_by} (data.order_by)"
     after = f"; {plan.start_step:,} are done" if plan.start_step else ""
     yield "length", f"{_count(timing.steps, 'training step')} = {timing.epochs:.4g} epochs{after}"
     yield "validation", f"{_at(timing.validations)} (trainer.test_freq counts steps, not epochs)"

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from verl_data import DataConfig, DataError, render_prompt, tokenize_rendered, truncate
+from verl_data import DataConfig, DataError, truncate
+from verl_data.prompts import prompts_of_rows
 from verl_engine.config import ModelConfig
 
 from verl_cli.errors import UserError
@@ -83,7 +84,7 @@ def _read_config(found: Answer, key: str, model: ModelConfig) -> None:
 def _render(found: Answer, tokenizer: Any, rows: list[dict[str, Any]], data: DataConfig) -> None:
     for position, row in enumerate(rows):
         try:
-            ids = _ids(tokenizer, row, data)
+            (ids,) = prompts_of_rows(tokenizer, [row], data)
         except DataError as error:
             found.lengths.append(None)
             found.refusals[position] = str(error)
@@ -93,17 +94,6 @@ def _render(found: Answer, tokenizer: Any, rows: list[dict[str, Any]], data: Dat
         if found.shown is None and (fits or not (data.filter_overlong_prompts or data.truncation == "error")):
             used = ids if fits else truncate(ids, data.max_prompt_length, data.truncation)
             found.shown = ShownPrompt(position, len(used), not fits, tokenizer.decode(used))
-
-
-def _ids(tokenizer: Any, row: dict[str, Any], data: DataConfig) -> list[int]:
-    prompt = row[data.prompt_key]
-    if data.prompt_format == "rendered":
-        ids = tokenize_rendered(tokenizer, prompt)
-    else:
-        ids = render_prompt(tokenizer, prompt, tools=row.get("tools"), template_kwargs=data.apply_chat_template_kwargs)
-    if not ids:
-        raise DataError("the prompt renders to 0 tokens, so there is nothing to answer.")
-    return ids
 
 
 def _one_line(error: BaseException) -> str:

@@ -58,8 +58,9 @@ RUN: dict[str, Reason] = {
     "data.return_raw_chat": Reason("The prompt's messages are always at hand.", DROP),
     "data.return_raw_input_ids": Reason("The prompt's token ids are always at hand.", DROP),
     "data.sampler": Reason(
-        "Rows come in a seeded random order, or in the order of the file.",
-        "Order the rows in the file and set data.shuffle=false.",
+        "Rows come in a seeded random order, in that of the file, or in ascending order of a number.",
+        "Set data.order_by=COLUMN or FILE.py:FUNCTION (easy rows first), data.train_weights to mix files, or "
+        "data.shuffle=false.",
     ),
     "data.tool_config_path": NO_TOOLS,
     "data.trust_remote_code": Reason(

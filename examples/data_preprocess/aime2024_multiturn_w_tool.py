@@ -1,0 +1,8 @@
+"""AIME 2024 with a code interpreter: the same as `python -m verl_data.processors.aime2024_multiturn_w_tool`."""
+
+import sys
+
+from verl_data.processors.aime2024_multiturn_w_tool import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""What a processor can read: files, URLs, Hugging Face data sets, and rows in memory."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from verl_data.chunks import Chunk, memory_chunks, read_chunks, table_chunks
+from verl_data.errors import DataError
+from verl_data.files import expand, fetched, sha256
+from verl_data.rows import Row
+
+
+@dataclass(frozen=True)
+class HfDataset:
+    """A Hugging Face data set: a name on the hub, or a local folder that holds one.
+
+    A folder is what `datasets.save_to_disk` wrote, or what the hub holds (Parquet, JSONL, CSV files by split).
+    """
+
+    path: str | PathLike[str]
+    """A hub name such as openai/gsm8k, or a folder."""
+    name: str | None = None
+    """The configuration, where the data set has several; main for openai/gsm8k."""
+    split: str = "train"
+    revision: str | None = None
+    """Branch, tag or commit on the hub."""
+
+    def load(self) -> Any:
+        """Return the split as a `datasets.Dataset`; DataError, saying what to do, if it cannot be loaded."""
+        import datasets
+
+        folder = Path(self.path).expanduser()
+        try:
+            if (folder / "dataset_dict.json").is_file():
+                return datasets.load_from_disk(str(folder))[self.split]
+            if (folder / "state.json").is_file():
+                return datasets.load_from_disk(str(folder))
+            path = str(folder) if folder.is_dir() else str(self.path)
+            return datasets.load_dataset(path, self.name, split=self.split, revision=self.revision)
+        except (OSError, ValueError, KeyError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+            where = "in that folder" if folder.is_dir() else "on the Hugging Face hub"
+            remedy = (
+                "Look at its files and splits."
+                if folder.is_dir()
+                else "Check the name, configuration and split; without a network, download it elsewhere and name the "
+                "folder instead."
+            )
+            raise DataError(
+                f"The data set {self} cannot be loaded {where} ({type(error).__name__}: {error}). {remedy}"
+            ) from error
+
+    def __str__(self) -> str:
+        """The data set in short: openai/gsm8k (main), train."""
+        return f"{self.path}{f' ({self.name})' if self.name else ''}, {self.split}"
+
+
+Files: TypeAlias = str | PathLike[str] | Sequence[str | PathLike[str]]
+Source: TypeAlias = Files | HfDataset | Iterable[Row]
+
+
+class OpenedSource:
+    """A source whose chunks can be read once."""
+
+    def __init__(self, source: Source) -> None:
+        """Find the files of `source`; FileNotFoundError or DataError if there are none."""
+        self.described: list[dict[str, str]] = []
+        """What was read so far, for the manifest: files with their SHA-256, or the name of a data set."""
+        self._files: list[str] = []
+        self._rows: Any = ()
+        if isinstance(source, HfDataset):
+            self._rows = source.load()
+            self.described.append({"dataset": str(source), "fingerprint": str(self._rows._fingerprint)})
+        elif isinstance(source, (str, PathLike)):
+            self._files = expand(source)
+        elif isinstance(source, Sequence) and source and isinstance(source[0], (str, PathLike)):
+            self._files = expand([entry for entry in source if isinstance(entry, (str, PathLike))])
+        else:
+            self._rows = source
+
+    @property
+    def parts(self) -> int:
+        """The files, or 1 for anything else."""
+        return len(self._files) or 1
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield the chunks of all rows; a URL is copied here while it is read, file by file."""
+        if not self._files:
+            yield from table_chunks(self._rows) if hasattr(self._rows, "with_format") else memory_chunks(self._rows)
+        with ThreadPoolExecutor(1, thread_name_prefix="verl-data-sha256") as thread:
+            for name in self._files:
+                with fetched(name) as path:
+                    content_hash = thread.submit(sha256, path)
+                    yield from read_chunks(name, path)
+                    self.described.append({"path": name, "sha256": content_hash.result()})

@@ -7,12 +7,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from verl_data.batch import Handle, PackedBatch
+    from verl_data.batch import PackedBatch
     from verl_data.check import check_file
     from verl_data.check_report import CheckReport
     from verl_data.chunks import read_rows
     from verl_data.collate import collate_padded, pack_sequences
-    from verl_data.columns import Ragged
+    from verl_data.columns import Handle, Ragged
     from verl_data.config import DataConfig
     from verl_data.errors import DataError
     from verl_data.loader import Prompt, PromptLoader
@@ -88,7 +88,7 @@ _MODULES = {
     "DataConfig": "config",
     "DataError": "errors",
     "DataProcessor": "processor",
-    "Handle": "batch",
+    "Handle": "columns",
     "HfDataset": "sources",
     "Manifest": "processor",
     "NothingToTrainError": "sft",

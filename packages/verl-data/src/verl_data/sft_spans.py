@@ -51,7 +51,8 @@ def assistant_spans(
         return _Conversation(messages, text, special, render, everything=False).spans()
     except DataError:
         raise DataError(
-            f"Where the assistant's turns lie in what this chat template writes cannot be told: {reason}. Put "
+            "Where the assistant's turns lie in what this chat template writes cannot be told: "
+            f"{str(reason).rstrip('.')}. Put "
             "{% generation %} and {% endgeneration %} around what the assistant writes in the template."
         ) from reason
 

@@ -16,7 +16,11 @@ CHAT_TEMPLATE = """
                 ~ 'prompt with those, or train another model (actor_rollout_ref.model.path).') -}}
         {%- endif -%}
     {%- endfor -%}
-    {{- message['content'] -}}
+    {%- if message['role'] == 'assistant' -%}
+        {%- generation -%}{{- message['content'] -}}{%- endgeneration -%}
+    {%- else -%}
+        {{- message['content'] -}}
+    {%- endif -%}
 {%- endfor -%}
 """
 

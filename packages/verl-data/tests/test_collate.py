@@ -1,5 +1,7 @@
 """Training sequences as arrays."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -61,3 +63,45 @@ def test_what_cannot_be_a_batch() -> None:
     with pytest.raises(DataError, match="1 of 2 sequences have no tokens"):
         pack_sequences([SftSequence([], []), SftSequence([1], [True])])
     assert len(pack_sequences([])) == 0
+
+
+@pytest.mark.parametrize(
+    ("input_ids", "loss_mask", "message"),
+    [
+        ([1.7, 2], [True, True], "'input_ids', row 1, is float64; it must hold integers"),
+        (["1", "2"], [True, True], "'input_ids', row 1, is <U1"),
+        ([2**63, 2**63], [True, True], "'input_ids', row 1, holds 9223372036854775808"),
+        ([1, 2], [-100, 2], "'loss_mask', row 1, holds -100; it must hold booleans, or 0 and 1"),
+        ([1, 2], [-100, 0], "'loss_mask', row 1, holds -100"),  # at a first token too, where nothing is trained
+        ([1, 2], [0, 0.4], "'loss_mask', row 1, holds 0.4"),
+        ([1, 2], ["True", "False"], "'loss_mask', row 1, is <U5"),
+        ([1, 2], [True, None], "'loss_mask', row 1, is object"),
+    ],
+)
+def test_tokens_and_masks_are_not_cast_to_other_values(input_ids: Any, loss_mask: Any, message: str) -> None:
+    rows = [SftSequence([1], [True]), SftSequence(input_ids, loss_mask)]
+    with pytest.raises(ValueError, match=message):
+        collate_padded(rows, pad_token_id=0)
+    with pytest.raises(ValueError, match=message):
+        pack_sequences(rows)
+
+
+def test_arrays_and_masks_of_0_and_1_are_taken() -> None:
+    ids: Any = np.array([4, 5, 6], np.int32)
+    mask: Any = [0, 1, 0]
+    rows = [SftSequence(ids, mask), SftSequence([], []), SftSequence([7, 8], [True, True])]
+    labels = collate_padded(rows, pad_token_id=0)["labels"]
+    assert labels.tolist() == [[-100, 5, -100], [-100] * 3, [7, 8, -100]]
+    assert pack_sequences([rows[0], rows[2]])["loss_mask"].tolist() == [False, True, False, False, True]
+    assert ids.tolist() == [4, 5, 6] and mask == [0, 1, 0]
+
+
+def test_how_to_pad_is_an_integer() -> None:
+    rows = [SftSequence([1], [True])]
+    multiple: Any
+    for multiple in (0, -2, 1.5):
+        with pytest.raises(ValueError, match=f"multiple of 1 token or more, not {multiple}"):
+            collate_padded(rows, pad_token_id=0, pad_to_multiple_of=multiple)
+    token: Any = 1.5
+    with pytest.raises(ValueError, match=r"A padding token is an integer, not 1\.5"):
+        collate_padded(rows, pad_token_id=token)

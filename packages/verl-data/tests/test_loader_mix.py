@@ -208,7 +208,7 @@ def test_other_weights_order_or_entries_at_a_resume(folder: Path, chatml: Any, m
             (folder / "ab" / f"{name}.parquet").write_bytes((folder / f"{name}.parquet").read_bytes())
         load(folder, chatml, ("ab/*", "b2"), **given).load_state_dict(state)
     (folder / "levels.py").write_text(LEVELS.replace("return ", "return -"))
-    with pytest.raises(DataError, match=r"data\.order_by=levels\.py:level gives the same rows other numbers"):
+    with pytest.raises(DataError, match=r"data\.order_by=levels\.py:level puts the same rows in another order"):
         load(folder, chatml, **given).load_state_dict(state)
 
 

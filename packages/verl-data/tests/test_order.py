@@ -2,12 +2,13 @@
 
 import math
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from verl_data.order import RowOrder, apportion, choose, interleave, whole_weights
+from verl_data.order import RowOrder, apportion, choose, interleave, ranks, whole_weights
 
 WEIGHTS = st.lists(st.integers(0, 30), min_size=1, max_size=6).filter(any)
 
@@ -129,6 +130,15 @@ def test_values_order_an_epoch_and_ties_stay_shuffled(shuffle: bool) -> None:
         assert len({tuple(epoch) for epoch in epochs}) > 1
     else:
         assert epochs[0] == [2, 6, 1, 3, 4, 7, 0, 5] == epochs[1]
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(allow_nan=False) | st.integers() | st.fractions() | st.sampled_from([2**60, 2**60 + 1, 0])))
+def test_ranks_are_exact_and_equals_share_one(values: list[Any]) -> None:
+    found = ranks(values).tolist()
+    for one, rank in zip(values, found, strict=True):
+        assert [one < other for other in values] == [rank < other for other in found]
+    assert sorted(set(found)) == list(range(len(set(found))))
 
 
 def test_rows_that_fill_no_batch_are_not_always_the_last_by_value() -> None:

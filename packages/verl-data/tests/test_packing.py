@@ -1,4 +1,5 @@
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -118,3 +119,53 @@ def test_pack_keeps_both_caps(sizes: list[int], max_tokens: int, max_sequences: 
     if max_sequences is None:  # no two micro-batches that would fit into one
         sums = sorted(sum(sizes[row] for row in rows) for rows in plan)
         assert len(sums) < 2 or sums[0] + sums[1] > max_tokens
+
+
+@pytest.mark.parametrize("sizes", [[1.9, 1.9], ["1"], [True], [None], [[1, 2]], np.array([1.0, 2.0]), [2**64]])
+def test_lengths_are_integers(sizes: Any) -> None:
+    with pytest.raises(ValueError, match="one integer per sequence"):
+        pack(sizes, max_tokens=2, max_sequences=None)
+    with pytest.raises(ValueError, match="one integer per sequence"):
+        attention_work(sizes)
+
+
+def test_lengths_are_counts() -> None:
+    for caps in ({"max_tokens": 4, "max_sequences": None}, {"max_tokens": None, "max_sequences": 2}):
+        with pytest.raises(ValueError, match="Sequence 1 cannot have -5 tokens"):
+            pack([3, -5, 4], **caps)
+        with pytest.raises(ValueError, match="Sequence 0 cannot have 9223372036854775808 tokens"):
+            pack(np.array([2**63], np.uint64), **caps)
+    assert [rows.tolist() for rows in pack(np.array([3, 1], np.uint8), max_tokens=4, max_sequences=None)] == [[0, 1]]
+
+
+@pytest.mark.parametrize("cap", [0, -1, 1.5, float("nan"), "4"])
+def test_caps_are_integers_of_1_or_more(cap: Any) -> None:
+    for sizes in ([], [0, 0], [1]):
+        with pytest.raises(ValueError, match=f"at least 1 token, but max_tokens is {cap}"):
+            pack(sizes, max_tokens=cap, max_sequences=None)
+        with pytest.raises(ValueError, match=f"at least 1 sequence, but max_sequences is {cap}"):
+            pack(sizes, max_tokens=4, max_sequences=cap)
+
+
+@pytest.mark.parametrize(
+    ("work", "message"),
+    [
+        ([1, float("nan"), 3, 4], "row 1 is nan"),
+        ([1, 2, float("inf")], "row 2 is inf"),
+        ([1, -2], "row 1 is -2"),
+        (["1", "2"], "one number per row"),
+        ([1, None], "one number per row"),
+        ([[1, 2]], r"shape \(1, 2\)"),
+    ],
+)
+def test_work_is_finite_and_not_negative(work: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        balance(work, 2)
+
+
+def test_parts_beyond_the_rows_are_empty_and_cost_nothing() -> None:
+    parts = balance([3, 0, 1], 3_000_000)
+    assert [part.tolist() for part in parts[:3]] == [part.tolist() for part in balance([3, 0, 1], 3)]
+    assert len(parts) == 3_000_000
+    assert len({id(part) for part in parts[3:]}) == 1 and parts[-1].dtype == np.int64 and not len(parts[-1])
+    assert [part.tolist() for part in balance([], 2)] == [[], []]

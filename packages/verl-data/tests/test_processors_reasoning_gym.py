@@ -48,7 +48,7 @@ def test_metadata_survives_as_text(value: Any) -> None:
 
 def test_without_the_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'verl-data\[reasoning-gym\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'packages/verl-data\[reasoning-gym\]'"):
         next(iter(GymTask("chain_sum")))
     assert main(["--tasks", "chain_sum"]) == 1
     assert "reasoning-gym is not installed" in capsys.readouterr().err

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from verl_data import DataConfig, DataError, render_prompt, tokenize_rendered, truncate
 from verl_data.prompts import PromptError, prompts_of_rows, render_prompts, tokenize_rendered_prompts
+from verl_data.rendering import measure_rows
 
 HI = [{"role": "user", "content": "hi"}]
 
@@ -171,7 +172,7 @@ def fast_tokenizer(template: str) -> Any:
 
 PICKY = (
     "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
-    "{{ '<' + messages[0]['content'] + '>' }}"
+    "{{ '<' + messages[0]['content'] + '>' }}{{ tools | tojson if tools }}"
 )
 
 
@@ -194,6 +195,77 @@ def test_the_conversation_that_is_refused_is_told(tools: Any) -> None:
     assert text.value.index == 2
     with pytest.raises(ValueError, match=r"shorter|longer"):
         render_prompts(tokenizer, [HI, HI], tools=[None])
+
+
+def test_tools_that_the_template_does_not_write_are_refused() -> None:
+    tools = [{"name": "f"}]
+    with pytest.raises(PromptError, match="writes nothing of the tools that are given") as ignored:
+        render_prompts(fast_tokenizer("{{ messages[0]['content'] }}"), [HI, HI, HI], tools=[None, [], tools])
+    assert ignored.value.index == 2
+    with pytest.raises(PromptError, match="refuses these messages: no tools"):
+        render_prompt(fast_tokenizer("{{ raise_exception('no tools') if tools }}"), HI, tools=tools)
+    needed = fast_tokenizer("{{ tools | tojson if tools else raise_exception('no tools') }}")
+    assert render_prompt(needed, HI, tools=tools)
+
+
+def test_rows_whose_tools_are_not_written_do_not_hide_the_others() -> None:
+    tokenizer = fast_tokenizer("{{ messages[0]['content'] }}")
+    rows = [{"prompt": HI, "tools": [{"name": "f"}] if i % 3 == 0 else None} for i in range(300)]
+    measured = list(measure_rows(rows, "rl", tokenizer, DataConfig()))
+    assert [isinstance(length, DataError) for length in measured] == [i % 3 == 0 for i in range(300)]
+    assert measured[1] == len(render_prompt(tokenizer, HI))
+
+
+def test_what_is_no_conversation_is_refused() -> None:
+    tokenizer = fast_tokenizer(PICKY)
+    wrong: Any
+    for wrong in ("hi", HI[0], None):
+        with pytest.raises(PromptError, match="A list of messages is expected, but this is") as refused:
+            render_prompts(tokenizer, [HI, wrong])
+        assert refused.value.index == 1
+    with pytest.raises(PromptError, match=r"messages\[0\] must be a dict with role and content, but is str: 'hi'"):
+        render_prompts(tokenizer, [["hi"]])  # type: ignore[list-item]
+
+
+def test_a_character_without_a_token_is_named() -> None:
+    """A slow tokenizer without an unknown token gives None for it."""
+    from transformers import PreTrainedTokenizer
+
+    base: Any = PreTrainedTokenizer
+
+    class Ascii(base):  # type: ignore[misc]
+        vocab_size = 128
+
+        def get_vocab(self) -> dict[str, int]:
+            return {chr(i): i for i in range(128)}
+
+        def _tokenize(self, text: str) -> list[str]:
+            return list(text)
+
+        def _convert_token_to_id(self, token: str) -> int | None:
+            return ord(token) if ord(token) < 128 else None
+
+        def _convert_id_to_token(self, index: int) -> str:
+            return chr(index)
+
+    tokenizer = Ascii(chat_template="<{{ messages[0]['content'] }}>")
+    named = r"no token for '中', and no unknown token"
+    with pytest.raises(PromptError, match=named) as refused:
+        render_prompts(tokenizer, [HI, [{"role": "user", "content": "a中"}]])
+    assert refused.value.index == 1
+    with pytest.raises(PromptError, match=named) as text:
+        tokenize_rendered_prompts(tokenizer, ["a", "a", "b中"])
+    assert text.value.index == 2
+    with pytest.raises(PromptError, match=named):  # where transformers would fail by itself
+        tokenize_rendered(tokenizer, "中")
+    assert tokenize_rendered(tokenizer, "ab") == [97, 98]
+
+
+def test_an_unknown_mode_of_truncation() -> None:
+    mode: Any = "bogus"
+    for limit in (1, 9):
+        with pytest.raises(ValueError, match="one of error, left, right, middle, but is 'bogus'"):
+            truncate([1, 2, 3], limit, mode)
 
 
 def test_nothing_to_render_is_nothing() -> None:

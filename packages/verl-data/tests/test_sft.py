@@ -114,7 +114,8 @@ def test_arguments_as_json_text_and_texts_that_the_template_looks_into(make_toke
 
 def test_a_system_message_that_the_template_moves(make_tokenizer: MakeTokenizer, weather: dict[str, Any]) -> None:
     tokenizer = make_tokenizer("mistral_tools")
-    sequence = render_sft(tokenizer, [{"role": "system", "content": "S"}, *weather["messages"][:5]])
+    called = [*weather["messages"][:4], assistant("Sun.")]
+    sequence = render_sft(tokenizer, [{"role": "system", "content": "S"}, *called])
     calls = ", ".join(
         f'{{"name": "weather", "arguments": {{"city": "{city}", "days": 2}}}}' for city in ("Paris", "北京")
     )
@@ -214,7 +215,7 @@ def test_a_template_that_cannot_be_followed_is_refused(
 
 
 def test_a_template_that_changes_a_text(make_tokenizer: MakeTokenizer) -> None:
-    tokenizer = make_tokenizer("{% for m in messages %}{{ m.role + ':' + m.content | upper + eos_token }}{% endfor %}")
+    tokenizer = make_tokenizer("{% for m in messages %}{{ m.content | upper + eos_token }}{% endfor %}")
     assert trained(tokenizer, render_sft(tokenizer, [user("q"), assistant("a")])) == ["A</s>"]
 
 

@@ -138,16 +138,22 @@ def test_long_values_are_shortened_and_nothing_is_sent_to_the_terminal(make_rows
     rows = make_rows(1)
     rows[0]["prompt"] = [
         {"role": "system", "content": [{"type": "text", "text": "hi"}]},
-        {"role": "user", "content": "a\x1b[31mb\u202ec\td中文\ud83d"},
+        {"role": "user", "content": "a\x1b[31mb\u202ec\td中文\ud83d\u2028e\u200bf"},
         {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]},
     ]
     rows[0]["extra_info"] = {"long": "x" * 10_000, "list": list(range(1000))}
     (shown,) = show_rows(jsonl(tmp_path / "a.jsonl", *rows))
     assert shown.parts[0].text == (
         "system: [{'text': 'hi', 'type': 'text'}]\n"
-        "user: a\\x1b[31mb\\u202ec\td中文\\ud83d\n"
+        "user: a\\x1b[31mb\\u202ec\td中文\\ud83d\\u2028e\\u200bf\n"
         "assistant:  {'tool_calls': [{'name': 'f'}]}"
     )
     assert len(shown.columns["extra_info"]) < 400
     assert "\x1b" not in str(shown)
     str(shown).encode()
+
+
+def test_names_of_files_do_not_reach_the_terminal_either(make_rows: MakeRows, tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "a\x1b[31m\nb.jsonl", *make_rows(1))
+    (shown,) = show_rows(path)
+    assert shown.place == f"{tmp_path}/a\\x1b[31m\\nb.jsonl, row 0 (line 1)"

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from verl_data.errors import DataError
 from verl_data.prompts import to_native
-from verl_data.rows import EMPTY_DICT_KEY, Row
+from verl_data.rows import EMPTY_DICT_KEY, Row, to_rows
 
 _INT64 = range(-(2**63), 2**63)
 #: Up to here every whole number is a float of its own.
@@ -26,41 +26,118 @@ def rows_to_batch(rows: Sequence[Row], location: Callable[[int], str]) -> tuple[
     Raises DataError, with the `location` of the row and the field, where one row has a dict or list and another row
     something else, and for a value that Parquet cannot store.
     """
-    array: pa.Array | None = None
     try:
-        array = _infer(rows)  # Arrow's inference is fast, and refuses what needs a look at each row
+        array = _columns(rows)
         kind = array.type
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, UnicodeEncodeError):
-        rows = [to_native(row) for row in rows]
-        kind = pa.null()
-        for index, row in enumerate(rows):
-            try:
-                kind = merge(kind, type_of(row))
-            except DataError as error:
-                raise DataError(f"{location(index)}: {error}") from error
-    stored = storable(kind)
-    if array is None or array.type != stored:
-        array = to_array(rows, stored)
+        stored = storable(kind)
+        if kind != stored:
+            array = pa.array(rows, stored)
+    except (_MixedError, pa.ArrowInvalid, OverflowError, UnicodeEncodeError, RecursionError):
+        kind = _learn(rows, location)
+        stored = storable(kind)
+        array = _fit_all(rows, stored, location)
     return pa.RecordBatch.from_struct_array(array), kind
 
 
-def _infer(values: Sequence[Any]) -> pa.Array:
-    """What `pa.array(values)` returns, in less time: dicts with the same keys, and lists, are taken apart into columns
-    here, into which Arrow need not look one by one.
+def refit(batch: pa.RecordBatch, stored: pa.DataType, location: Callable[[int], str]) -> pa.RecordBatch:
+    """Return the rows of a batch as columns of a wider storable type that was learnt from them and others."""
+    return pa.RecordBatch.from_struct_array(_fit_all(to_rows(batch), stored, location))
+
+
+def alike(rows: Sequence[Row], known: pa.DataType, location: Callable[[int], str]) -> tuple[list[Row], list[str]]:
+    """Leave out rows that Parquet cannot store, or not in one table with `known` and the rows before them; return the
+    others, and a problem for each that was left out.
+    """
+    kept, problems = [], []
+    for index, row in enumerate(rows):
+        try:
+            known = merge(known, type_of(to_native(row)))
+        except (DataError, RecursionError) as error:
+            problems.append(f"{location(index)}: {error}")
+        else:
+            kept.append(row)
+    return kept, problems
+
+
+class _MixedError(Exception):
+    """The values are not all of one of JSON's types, so each must be looked at."""
+
+
+def _columns(values: Sequence[Any]) -> pa.Array:
+    """Turn values of JSON's types, where those that meet are alike, into an array; _MixedError for any others.
+
+    As `pa.array` would, but faster, because dicts and lists are taken apart into whole columns here; and nothing is
+    converted on the way, as Arrow would do with True beside 0.5 or text beside bytes.
     """
     kinds = set(map(type, values))
-    if kinds == {dict} and len(keys := list(values[0])) > 1 and set(map(type, keys)) == {str}:
-        if set(map(len, values)) != {len(keys)}:
-            return pa.array(values)
-        try:
-            columns = zip(*map(itemgetter(*keys), values), strict=True)
-        except KeyError:
-            return pa.array(values)
-        return pa.StructArray.from_arrays([_infer(column) for column in columns], keys)
+    has_none = _NONE in kinds
+    kinds.discard(_NONE)
+    if not kinds:
+        return pa.nulls(len(values))
+    if kinds == {dict}:
+        return _struct(values, has_none)
     if kinds == {list}:
-        offsets = pa.array(list(accumulate(map(len, values), initial=0)), pa.int32())
-        return pa.ListArray.from_arrays(offsets, _infer(list(chain.from_iterable(values))))
-    return pa.array(values)
+        held = [value or () for value in values] if has_none else values
+        offsets = pa.array(list(accumulate(map(len, held), initial=0)), pa.int32())
+        entries = _columns(list(chain.from_iterable(held)))
+        return pa.ListArray.from_arrays(offsets, entries, mask=_is_none(values) if has_none else None)
+    if kinds <= {int, float} and float in kinds:
+        if not all(map(_is_exact, values)):
+            raise _MixedError
+        return pa.array(values, pa.float64())
+    if len(kinds) == 1 and (plain := _PLAIN.get(kinds.pop())) is not None:
+        return pa.array(values, plain)
+    raise _MixedError
+
+
+_NONE = type(None)
+_PLAIN = {str: pa.string(), bool: pa.bool_(), int: pa.int64()}
+
+
+def _struct(values: Sequence[Any], has_none: bool) -> pa.Array:
+    held = [value or {} for value in values] if has_none else values
+    keys = list(dict.fromkeys(chain.from_iterable(held)))
+    if not keys:
+        return pa.array(values, pa.struct([]))
+    if set(map(type, keys)) != {str}:
+        raise _MixedError
+    if len(keys) > 1 and set(map(len, held)) == {len(keys)}:  # all have all keys
+        columns: list[Sequence[Any]] = list(zip(*map(itemgetter(*keys), held), strict=True))
+    else:
+        columns = [[value.get(key) for value in held] for key in keys]
+    mask = _is_none(values) if has_none else None
+    return pa.StructArray.from_arrays([_columns(column) for column in columns], keys, mask=mask)
+
+
+def _is_none(values: Sequence[Any]) -> pa.Array:
+    return pa.array([value is None for value in values])
+
+
+def _is_exact(value: Any) -> bool:
+    """Whether a number is a float, or an integer that a float holds exactly; None is."""
+    return not isinstance(value, int) or abs(value) <= _EXACT_FLOATS
+
+
+def _learn(rows: Sequence[Row], location: Callable[[int], str]) -> pa.DataType:
+    kind = pa.null()
+    for index, row in enumerate(rows):
+        try:
+            kind = merge(kind, type_of(to_native(row)))
+        except DataError as error:
+            raise DataError(f"{location(index)}: {error}") from error
+        except RecursionError as error:
+            raise DataError(f"{location(index)}: lists or dicts are nested too deep, or hold themselves.") from error
+    return kind
+
+
+def _fit_all(rows: Sequence[Row], stored: pa.DataType, location: Callable[[int], str]) -> pa.Array:
+    fitted = []
+    for index, row in enumerate(rows):
+        try:
+            fitted.append(_fit(to_native(row), stored))
+        except DataError as error:
+            raise DataError(f"{location(index)}: {error}") from error
+    return pa.array(fitted, stored)
 
 
 def type_of(value: Any, path: str = "") -> pa.DataType:
@@ -84,16 +161,25 @@ def type_of(value: Any, path: str = "") -> pa.DataType:
         for key in value:
             if not isinstance(key, str):
                 raise DataError(f"field {path or 'row'} has the key {key!r}; keys must be text.")
+            type_of(key, f"{path or 'row'} (a key)")
         return pa.struct([(key, type_of(entry, _join(path, key))) for key, entry in value.items()])
     if isinstance(value, (list, tuple)):
         item = pa.null()
         for entry in value:
             item = merge(item, type_of(entry, path), path)
         return pa.list_(item)
+    if getattr(value, "nanosecond", 0):  # of pandas: Arrow would cut it
+        return pa.timestamp("ns", value.tzinfo and str(value.tzinfo))
+    fault: Exception | None = None
     try:
-        return pa.scalar(value).type
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise DataError(f"field {path} holds a {type(value).__name__}, which Parquet cannot store.") from error
+        kind = pa.scalar(value).type
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        fault = error
+    if fault or isinstance(kind, pa.BaseExtensionType):
+        raise DataError(
+            f"field {path} holds a {type(value).__name__}, which Parquet cannot store; make it text in process_row."
+        ) from fault
+    return kind
 
 
 def merge(a: pa.DataType, b: pa.DataType, path: str = "") -> pa.DataType:
@@ -111,8 +197,12 @@ def merge(a: pa.DataType, b: pa.DataType, path: str = "") -> pa.DataType:
         return pa.list_(merge(a.value_type, b.value_type, path))
     if pa.types.is_nested(a) or pa.types.is_nested(b) or pa.types.is_binary(a) or pa.types.is_binary(b):
         raise DataError(f"field {path} holds {a} in some rows and {b} in others; make them alike in process_row.")
+    if pa.types.is_integer(a) and pa.types.is_integer(b):
+        return pa.string() if pa.types.is_uint64(a) or pa.types.is_uint64(b) else pa.int64()
     if _is_number(a) and _is_number(b):
         return pa.float64()
+    if pa.types.is_timestamp(a) and pa.types.is_timestamp(b) and a.tz == b.tz:
+        return pa.timestamp("ns", a.tz)
     return pa.string()
 
 
@@ -128,15 +218,7 @@ def storable(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def to_array(rows: Sequence[Row], kind: pa.DataType) -> pa.Array:
-    """Turn rows into an array of a storable type that was learnt from them."""
-    try:
-        return pa.array(rows, kind)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):  # a column of text with other scalars in it
-        return pa.array([_fit(row, kind) for row in rows], kind)
-
-
-def _fit(value: Any, kind: pa.DataType) -> Any:
+def _fit(value: Any, kind: pa.DataType, path: str = "") -> Any:
     """Write scalars as text where the type is text: as JSON does, so that 5 is "5" and True is "true".
 
     A float without a fraction is "5" as well: whether it was written 5 or 5.0 is lost where both stood in one column.
@@ -144,15 +226,20 @@ def _fit(value: Any, kind: pa.DataType) -> Any:
     if value is None:
         return None
     if pa.types.is_struct(kind):
-        return {field.name: _fit(value.get(field.name), field.type) for field in kind}
+        return {field.name: _fit(value.get(field.name), field.type, _join(path, field.name)) for field in kind}
     if pa.types.is_list(kind):
-        return [_fit(entry, kind.value_type) for entry in value]
+        return [_fit(entry, kind.value_type, path) for entry in value]
     if pa.types.is_string(kind) and not isinstance(value, str):
         if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT_FLOATS:
             value = int(value)
         return json.dumps(value) if isinstance(value, (bool, int, float)) else str(value)
     if pa.types.is_floating(kind):
-        return float(value)  # also for integers that a float holds only rounded
+        if not _is_exact(value):
+            raise DataError(
+                f"field {path} holds {value}, and fractions in other rows: no column of numbers holds both exactly. "
+                "Make all of them text or all floats in process_row."
+            )
+        return float(value)
     return value
 
 

@@ -17,6 +17,7 @@ from verl_data.columns import (
     Ragged,
     SequenceColumn,
     as_offsets,
+    as_rows,
     gather,
     join_offsets,
     lay_end_to_end,
@@ -77,21 +78,25 @@ class PackedBatch:
         sequences: Mapping[str, SequenceColumn] | None = None,
         ragged: Mapping[str, Ragged] | None = None,
     ) -> "PackedBatch":
-        """Pack token columns given as one array-like per sequence; standard columns get their usual type."""
+        """Pack token columns given as one array-like per sequence; standard columns get their usual type.
+
+        Nothing is cast that would change: ids are integers, masks are booleans or 0 and 1, and what has a float type
+        is rounded to it. Other values raise ValueError.
+        """
         if not tokens:
             raise ValueError("A batch made from sequences needs at least one token column; it gives their lengths.")
         cu_seqlens: Array | None = None
         packed: dict[str, Array] = {}
         for name, rows in tokens.items():
             dtype = STANDARD_TOKEN_DTYPES.get(name, (None,))[0]
-            arrays = [np.asarray(row, dtype=dtype) for row in rows]
+            arrays = as_rows(name, rows)
             own = np.cumsum([0, *(len(array) for array in arrays)], dtype=np.int64)
             if cu_seqlens is None:
                 cu_seqlens = own
             elif not np.array_equal(cu_seqlens, own):
                 first = next(iter(tokens))
                 raise ValueError(f"Token columns {first!r} and {name!r} differ in the lengths of their sequences.")
-            packed[name] = lay_end_to_end(arrays, dtype)
+            packed[name] = lay_end_to_end(name, arrays, dtype)
         assert cu_seqlens is not None  # tokens is not empty
         return cls(cu_seqlens, packed, sequences, ragged)
 
@@ -282,7 +287,7 @@ class PackedBatch:
             handles = self._sequences.get(name)
             if not isinstance(handles, list) or not all(isinstance(handle, Handle) for handle in handles):
                 raise ValueError(f"Column {name!r} is no list of handles, so there is nothing to resolve.")
-            found[name] = [np.asarray(handle.fetch()) for handle in handles]
+            found[name] = as_rows(name, (handle.fetch() for handle in handles))
         for name in tokens:
             lengths = [len(values) for values in found[name]]
             if lengths != self.lengths.tolist():
@@ -291,10 +296,12 @@ class PackedBatch:
                     f"Column {name!r}, row {row}, resolves to {lengths[row]} values for {self.lengths[row]} tokens."
                 )
         return self.with_columns(
-            tokens={name: lay_end_to_end(found[name], STANDARD_TOKEN_DTYPES.get(name, (None,))[0]) for name in tokens},
+            tokens={
+                name: lay_end_to_end(name, found[name], STANDARD_TOKEN_DTYPES.get(name, (None,))[0]) for name in tokens
+            },
             ragged={
                 name: Ragged(
-                    lay_end_to_end(found[name], None),
+                    lay_end_to_end(name, found[name], None),
                     np.cumsum([0, *(len(values) for values in found[name])], dtype=np.int64),
                 )
                 for name in ragged

@@ -55,27 +55,63 @@ def read(path: str | PathLike[str]) -> PackedBatch:
     stored = (table.schema.metadata or {}).get(_METADATA)
     if stored is None:
         raise DataError(f"{source} is not a stored batch: PackedBatch.to_parquet did not write it.")
-    header = json.loads(stored)
-    if header["schema_version"] != SCHEMA_VERSION:
+    try:
+        header = json.loads(stored)
+        version, layout = header["schema_version"], header["columns"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{source} is a stored batch whose metadata is damaged; store the batch again.") from error
+    if version != SCHEMA_VERSION:
+        raise DataError(f"{source} is a batch of schema version {version}; this verl-data reads {SCHEMA_VERSION}.")
+    try:
+        return _batch(table, layout)
+    except (ValueError, KeyError, TypeError, pa.ArrowException) as error:  # what does not follow from `write`
         raise DataError(
-            f"{source} is a batch of schema version {header['schema_version']}; this verl-data reads {SCHEMA_VERSION}."
+            f"{source} was changed after PackedBatch.to_parquet wrote it, and is no batch any more: "
+            f"{error} Store the batch again."
+        ) from error
+
+
+def _batch(table: pa.Table, layout: dict[str, dict[str, Any]]) -> PackedBatch:
+    if sorted(table.column_names) != sorted([_LENGTHS, *layout]):
+        raise ValueError(
+            f"Its columns are {', '.join(table.column_names)}, but it was stored with {', '.join([_LENGTHS, *layout])}."
         )
+    lengths = _column(table, _LENGTHS, pa.int64()).to_numpy()
     tokens: dict[str, np.ndarray] = {}
     sequences: dict[str, SequenceColumn] = {}
     ragged: dict[str, Ragged] = {}
-    for name, how in header["columns"].items():
-        column = table[name].combine_chunks()
+    for name, how in layout.items():
         if how["kind"] == "list":
-            sequences[name] = [json.loads(value) for value in column.to_pylist()]
-        elif how["kind"] == "sequences":
-            sequences[name] = _array(column, how)
-        elif how["kind"] == "tokens":
-            tokens[name] = _array(column.flatten(), how)
+            sequences[name] = [json.loads(value) for value in _column(table, name, pa.large_string()).to_pylist()]
+            continue
+        entry = _arrow_type(how)
+        if how["kind"] == "sequences":
+            sequences[name] = _array(name, _column(table, name, entry), how)
+            continue
+        column = _column(table, name, pa.large_list(entry))
+        values, own = _array(name, column.flatten(), how), column.value_lengths().to_numpy()
+        if how["kind"] == "ragged":
+            ragged[name] = Ragged(values, np.cumsum([0, *own], dtype=np.int64))
+        elif np.array_equal(own, lengths):
+            tokens[name] = values
         else:
-            lengths = column.value_lengths().to_numpy(zero_copy_only=False)
-            ragged[name] = Ragged(_array(column.flatten(), how), np.cumsum([0, *lengths], dtype=np.int64))
-    cu_seqlens = np.cumsum([0, *table[_LENGTHS].to_numpy()], dtype=np.int64)
-    return PackedBatch(cu_seqlens, tokens, sequences, ragged)
+            row = int(np.flatnonzero(own != lengths)[0])
+            raise ValueError(f"Column {name!r}, row {row}, has {own[row]} values for {lengths[row]} tokens.")
+    return PackedBatch(np.cumsum([0, *lengths], dtype=np.int64), tokens, sequences, ragged)
+
+
+def _column(table: pa.Table, name: str, expected: pa.DataType) -> pa.Array:
+    column = table[name].combine_chunks()
+    if column.type != expected:
+        raise ValueError(f"Column {name!r} is {column.type}; it was stored as {expected}.")
+    if not pa.types.is_null(expected):  # of which all values are null: of arrays without values
+        _require_values(name, column)
+    return column
+
+
+def _require_values(name: str, column: pa.Array) -> None:
+    if column.null_count:
+        raise ValueError(f"Column {name!r} has null values.")
 
 
 def _type(column: np.ndarray) -> dict[str, Any]:
@@ -96,14 +132,25 @@ def _lists(array: np.ndarray, offsets: np.ndarray) -> pa.Array:
     return pa.LargeListArray.from_arrays(pa.array(offsets), _numbers(array))
 
 
-def _array(column: pa.Array, how: dict[str, Any]) -> np.ndarray:
+def _arrow_type(how: dict[str, Any]) -> pa.DataType:
+    """The type of what `_numbers` makes."""
+    if 0 in how["shape"]:
+        return pa.null()
+    entry = pa.from_numpy_dtype(how["dtype"])
+    for size in reversed(how["shape"]):
+        entry = pa.list_(entry, size)
+    return entry
+
+
+def _array(name: str, column: pa.Array, how: dict[str, Any]) -> np.ndarray:
     if 0 in how["shape"]:
         return np.zeros((len(column), *how["shape"]), how["dtype"])
+    _require_values(name, column)
     for _ in how["shape"]:
         column = column.flatten()
-    flat = column.to_numpy(zero_copy_only=False)
-    array: np.ndarray = flat.astype(how["dtype"], copy=False).reshape(-1, *how["shape"])
-    return array
+        _require_values(name, column)
+    flat: np.ndarray = column.to_numpy(zero_copy_only=False)
+    return flat.reshape(-1, *how["shape"])
 
 
 def _to_json(name: str, row: int, value: Any) -> str:

@@ -21,9 +21,10 @@ from verl_data.files import expand, fetched, is_url, sha256
 from verl_data.processor import manifest_path
 from verl_data.prompts import OVERLONG_REMEDIES
 from verl_data.rendering import DecodingTokenizer, measure_rows
-from verl_data.rows import Row, to_rows
+from verl_data.row_files import rows_of_batch
+from verl_data.rows import Row
 from verl_data.schema import SCHEMAS, RowSchema, SchemaName, recognise_schema
-from verl_data.schema.fields import PROCESS
+from verl_data.schema.fields import PROCESS, may_hold_surrogates, row_text_problems
 from verl_data.schema.kinds import needs
 
 #: Data sources that are counted one by one: a column that names another one in each row is no data source.
@@ -32,7 +33,10 @@ _OTHER_SOURCES = "(others)"
 #: Copies of rows that are named.
 _NAMED_COPIES = 3
 #: What `Duplicates` found.
-_COPIES = "the row says what an earlier one says: it is trained on more than once in an epoch, or also validated on"
+_COPIES = (
+    "the same prompt (conversation, pair) as in an earlier row: it is trained on more than once in an epoch, or also "
+    "validated on"
+)
 
 
 def check_file(
@@ -54,11 +58,13 @@ def check_file(
         config: names of columns, prompt format, and what happens to over-long prompts; None is the default.
         tokenizer: render every row with it, and tell which are too long or refused by its chat template.
         kinds: kinds of problems, and of warnings, that are listed; of further ones only the number is told.
+
+    Raises FileNotFoundError if no file is named; ValueError for an unknown schema.
     """
     if schema is not None and schema not in SCHEMAS:
         raise ValueError(f"schema must be one of {', '.join(SCHEMAS)}, but is {schema!r}.")
     checker = _Checker(schema, DataConfig() if config is None else config, tokenizer, kinds)
-    for entry in [files] if isinstance(files, (str, PathLike)) else files:
+    for entry in [files] if isinstance(files, (str, PathLike)) else files or expand([]):  # which says there is none
         try:
             names = expand(entry)
         except (OSError, DataError) as error:
@@ -133,51 +139,53 @@ class _Checker:
         content = chunk.content
         sound: list[tuple[int, Row]] = []
         if isinstance(content, Lines):
-            for index, number in enumerate(content.numbers):
-                try:
-                    row = chunk.row(index)
-                except DataError as error:
-                    self._note(file, chunk, index, [str(error).removeprefix(f"{file.name}, line {number}: ")])
-                    continue
-                if self._check_row(file, self._schema_of(file, row), chunk, index, row):
+            for index, (row, number, line) in enumerate(zip(chunk.rows(), content.numbers, content.text, strict=True)):
+                if isinstance(row, DataError):
+                    self._note(file, chunk, index, [str(row).removeprefix(f"{file.name}, line {number}: ")])
+                elif (schema := self._schema_of(file, row)) is None:
+                    self._note(file, chunk, index, [_no_schema(row)])
+                elif may_hold_surrogates(line) and (problems := row_text_problems(row)):
+                    self._note(file, chunk, index, problems)
+                elif self._check_row(file, schema, chunk, index, row):
                     sound.append((index, row))
         elif isinstance(content, pa.RecordBatch):
             names = content.schema.names
             schema = self._schema_of(file, names)
+            if schema is None:
+                raise DataError(_no_schema(names))
             # What has no column is missing in every row.
             lacking = [text for text in schema.problems(dict.fromkeys(names), self._config) if text.startswith("lacks")]
             if lacking:
-                self.problems.add(chunk.location(0), lacking[0], len(chunk))
-                file.rows += len(chunk)
-                file.faulty_rows += len(chunk)
+                for index in range(len(chunk)):
+                    self._note(file, chunk, index, lacking)
                 return
             looked_at = set(schema.columns(self._config)) - _sound_by_type(content.schema)
-            rows = to_rows(content.select([name for name in names if name in looked_at]))
-            sound = [(index, row) for index, row in enumerate(rows) if self._check_row(file, schema, chunk, index, row)]
+            rows = rows_of_batch(content.select([name for name in names if name in looked_at]))
+            for index, found in enumerate(rows):
+                if isinstance(found, DataError):
+                    self._note(file, chunk, index, [str(found)])
+                elif self._check_row(file, schema, chunk, index, found):
+                    sound.append((index, found))
         else:
             raise DataError(f"it is one JSON array; training reads JSONL, one object per line. {PROCESS}")
         if self._tokenizer is not None and sound:
             self._render(file, chunk, sound, self._tokenizer)
 
-    def _schema_of(self, file: _File, columns: Collection[str]) -> RowSchema:
-        """Return the schema of a file, recognised from `columns` if nothing else says it."""
+    def _schema_of(self, file: _File, columns: Collection[str]) -> RowSchema | None:
+        """Return the schema of a file: the first that `columns` of a row tell, if nothing else says it."""
         if file.schema is None:
             file.schema = recognise_schema(columns, self._config)
-        if file.schema is None:
-            raise DataError(
-                f"its columns ({', '.join(columns) or 'none'}) are those of no training rows: {needs()}. If prompt or "
-                f"data_source have other names, set data.prompt_key and data.reward_fn_key. {PROCESS}"
-            )
-        return SCHEMAS[file.schema]
+        return None if file.schema is None else SCHEMAS[file.schema]
 
     def _check_row(self, file: _File, schema: RowSchema, chunk: Chunk, index: int, row: Row) -> bool:
         """Whether a row is sound; what is wrong or doubtful is noted."""
         config = self._config
         problems = schema.problems(row, config)
-        self._note(file, chunk, index, problems)
-        self._copies.add(None if problems else row, schema.content(config))
         if problems:
+            self._note(file, chunk, index, problems)
             return False
+        file.rows += 1
+        self._copies.add(row, schema.content(config))
         for hazard in schema.hazards(row, config):
             self.warnings.add(chunk.location(index), hazard)
         if file.schema == "rl":
@@ -187,12 +195,12 @@ class _Checker:
         return True
 
     def _note(self, file: _File, chunk: Chunk, index: int, problems: list[str]) -> None:
-        """Count a row, and what is wrong with it."""
+        """Count a faulty row, and what is wrong with it."""
         file.rows += 1
-        if problems:
-            file.faulty_rows += 1
-            for problem in problems:
-                self.problems.add(chunk.location(index), problem)
+        file.faulty_rows += 1
+        self._copies.add(None, ())
+        for problem in problems:
+            self.problems.add(chunk.location(index), problem)
 
     def _render(self, file: _File, chunk: Chunk, rows: list[tuple[int, Row]], tokenizer: DecodingTokenizer) -> None:
         """Measure sound rows of a chunk."""
@@ -261,6 +269,13 @@ class _Checker:
             limit=self._config.max_prompt_length if any(file.schema == "rl" for file in self._files) else None,
             over=self._over,
         )
+
+
+def _no_schema(columns: Collection[str]) -> str:
+    return (
+        f"its columns ({', '.join(columns) or 'none'}) are those of no training rows: {needs()}. If prompt or "
+        f"data_source have other names, set data.prompt_key and data.reward_fn_key. {PROCESS}"
+    )
 
 
 def _sound_by_type(columns: pa.Schema) -> set[str]:

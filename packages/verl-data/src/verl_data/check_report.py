@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from verl_data.schema import SchemaName
+from verl_data.terminal import visible
 
 #: What differs between rows with the same fault: numbers, and what stands in brackets or quotation marks.
 _PARTICULARS = re.compile(r"\(.*?\)|'.*?'|\d+")
@@ -27,7 +28,8 @@ class Finding:
     def __str__(self) -> str:
         """A few lines for people."""
         more = self.rows - len(self.places)
-        return f"{self.text}.\n    {'; '.join(self.places)}{f'; and {more:,} more' * bool(more)}"
+        places = "; ".join(visible(place, keep="") for place in self.places)
+        return f"{visible(self.text, keep='')}.\n    {places}{f'; and {more:,} more' * bool(more)}"
 
 
 class Findings:
@@ -106,7 +108,7 @@ class CheckReport:
     @property
     def ok(self) -> bool:
         """Whether the files can be used."""
-        return not self.problems
+        return self.problem_count == 0
 
     @property
     def rows(self) -> int:
@@ -131,9 +133,11 @@ class CheckReport:
             how = "recognised from its columns" if file.recognised else "as asked for"
             schema = f"{file.schema} rows ({how})" if file.schema else "of no schema"
             faulty = f"; {file.faulty_rows:,} of them faulty" if file.faulty_rows else ""
-            yield f"{file.name}: {file.rows:,} {schema}{faulty}" if file.schema else f"{file.name}: not checked"
+            held = f"{file.rows:,} {schema}{faulty}" if file.schema else "not checked"
+            yield f"{visible(file.name, keep='')}: {held}"
         if self.data_sources:
-            yield f"data sources: {', '.join(f'{name} {rows:,}' for name, rows in self.data_sources.items())}"
+            counts = ", ".join(f"{visible(name, keep='')} {rows:,}" for name, rows in self.data_sources.items())
+            yield f"data sources: {counts}"
         if (found := self.lengths) is not None:
             limit = "" if found.limit is None else f"; {found.over:,} over data.max_prompt_length={found.limit}"
             yield (

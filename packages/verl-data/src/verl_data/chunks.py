@@ -4,7 +4,6 @@ import csv
 from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass, replace
 from io import TextIOWrapper
-from itertools import islice
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -12,7 +11,6 @@ from typing import Any, NamedTuple, TextIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from verl_data.arrow_types import rows_to_batch
 from verl_data.errors import DataError
 from verl_data.files import fetched
 from verl_data.rows import BYTE_ORDER_MARK, Row, parse_array, parse_line, to_rows
@@ -21,8 +19,8 @@ from verl_data.rows import BYTE_ORDER_MARK, Row, parse_array, parse_line, to_row
 CHUNK_BYTES = 4 << 20
 #: How many chunks of Parquet are read at a time: a thread that reads waits for the others each time it is done.
 _CHUNKS_READ = 4
-#: Rows of a chunk at the most; many short ones are several.
-CHUNK_ROWS = 1 << 14
+#: Rows of a chunk at the most: of short rows, too, which process_row may make into long ones.
+CHUNK_ROWS = 1 << 11
 
 
 class Lines(NamedTuple):
@@ -33,6 +31,12 @@ class Lines(NamedTuple):
     """The number of each in the file, from 1."""
 
 
+class Unreadable(NamedTuple):
+    """Stands for a row that could not be read, where those behind it can."""
+
+    problem: str
+
+
 @dataclass(frozen=True)
 class Chunk:
     """Consecutive rows of an input."""
@@ -41,7 +45,7 @@ class Chunk:
     """The file, or "" for rows from memory."""
     index: int
     """The number of its first row in that file, from 0."""
-    content: pa.RecordBatch | Lines | list[Row]
+    content: pa.RecordBatch | Lines | list[Row | Unreadable]
     done: float | None
     """The share of the file, or of rows in memory, that has been read with it; None if nobody knows."""
 
@@ -57,30 +61,30 @@ class Chunk:
             where += f" (line {self.content.numbers[row]})"
         return f"{self.name}, {where}" if self.name else where
 
-    def row(self, row: int) -> Row:
-        """Return one row; DataError if its line cannot be parsed."""
+    def row(self, index: int) -> Row:
+        """Return one row (from 0); DataError if it cannot be read."""
+        if isinstance(self.content, pa.RecordBatch):
+            return to_rows(self.content.slice(index, 1))[0]
         if isinstance(self.content, Lines):
-            return parse_line(self.name, self.content.numbers[row], self.content.text[row])
+            return parse_line(self.name, self.content.numbers[index], self.content.text[index])
+        row = self.content[index]
+        if isinstance(row, Unreadable):
+            raise DataError(row.problem)
+        return row
+
+    def rows(self) -> Iterator[Row | DataError]:
+        """Yield the rows, and for one that cannot be read the error that says why."""
         if isinstance(self.content, pa.RecordBatch):
-            return self.rows()[row]
-        return self.content[row]
-
-    def rows(self) -> list[Row]:
-        """Return all rows; DataError if one cannot be parsed."""
-        if isinstance(self.content, pa.RecordBatch):
-            return to_rows(self.content)
-        if isinstance(self.content, Lines):
-            return [self.row(i) for i in range(len(self.content.text))]
-        return self.content
-
-    def batch(self) -> pa.RecordBatch:
-        """Return the rows as columns; DataError if they have no common type."""
-        if isinstance(self.content, pa.RecordBatch):
-            return self.content
-        return rows_to_batch(self.rows(), self.location)[0]
+            yield from to_rows(self.content)
+            return
+        for index in range(len(self)):
+            try:
+                yield self.row(index)
+            except DataError as error:
+                yield error
 
 
-def _rows_of(content: Lines | list[Row]) -> list[Any]:
+def _rows_of(content: Lines | list[Row | Unreadable]) -> list[Any]:
     return content.text if isinstance(content, Lines) else content
 
 
@@ -92,10 +96,10 @@ def read_rows(source: str | PathLike[str]) -> Iterator[Row]:
     name = str(Path(source).expanduser()) if isinstance(source, PathLike) else fspath(source)
     with fetched(name) as path:
         for chunk in read_chunks(name, path):
-            for row in range(len(chunk)) if isinstance(chunk.content, Lines) else ():
-                yield chunk.row(row)  # the rows before a line that cannot be parsed are good
-            if not isinstance(chunk.content, Lines):
-                yield from chunk.rows()
+            for row in chunk.rows():
+                if isinstance(row, DataError):
+                    raise row
+                yield row
 
 
 def read_chunks(name: str, path: Path) -> Iterator[Chunk]:
@@ -113,15 +117,29 @@ def read_chunks(name: str, path: Path) -> Iterator[Chunk]:
         raise DataError(f"{name} is not a .parquet, .jsonl, .json or .csv file.")
 
 
-def memory_chunks(rows: Iterable[Row], name: str = "") -> Iterator[Chunk]:
-    """Yield the chunks of rows that are in memory or being made."""
+def memory_chunks(rows: Iterable[Row | Unreadable], name: str = "") -> Iterator[Chunk]:
+    """Yield the chunks of rows that are in memory or being made; if making one raises, those before it come first."""
     total = len(rows) if isinstance(rows, Sized) else None
-    rows = iter(rows)
-    index = 0
-    while held := list(_some(rows)):
-        end = index + len(held)
-        yield Chunk(name, index, held, end / total if total else None)
-        index = end
+    held: list[Row | Unreadable] = []
+    end = weight = 0
+
+    def chunk() -> Chunk:
+        return Chunk(name, end - len(held), held, end / total if total else None)
+
+    try:
+        for row in rows:
+            held.append(row)
+            end += 1
+            weight += _weight(row)
+            if len(held) == CHUNK_ROWS or weight >= CHUNK_BYTES:
+                yield chunk()
+                held, weight = [], 0
+    except Exception:
+        if held:
+            yield chunk()
+        raise
+    if held:
+        yield chunk()
 
 
 def table_chunks(dataset: Any) -> Iterator[Chunk]:
@@ -129,29 +147,19 @@ def table_chunks(dataset: Any) -> Iterator[Chunk]:
     index, total = 0, len(dataset)
     for table in dataset.with_format("arrow").iter(1024):
         for batch in table.combine_chunks().to_batches():
-            _require_utf8("the data set", index, batch)
+            require_sound("the data set", index, batch)
             end = index + batch.num_rows
             yield Chunk("", index, batch, end / total)
             index = end
 
 
-def _some(rows: Iterator[Row]) -> Iterator[Row]:
-    weight = 0
-    for row in islice(rows, CHUNK_ROWS):
-        yield row
-        weight += _weight(row)
-        if weight >= CHUNK_BYTES:
-            return
-
-
-def _weight(value: Any) -> int:
+def _weight(value: Any, depth: int = 0) -> int:
     """About how many bytes a value holds."""
     if isinstance(value, (str, bytes)):
         return len(value)
-    if isinstance(value, dict):
-        return sum(map(_weight, value.values()))
-    if isinstance(value, (list, tuple)):
-        return sum(map(_weight, value))
+    if isinstance(value, (dict, list, tuple)) and depth < 20:
+        entries = value.values() if isinstance(value, dict) else value
+        return sum(_weight(entry, depth + 1) for entry in entries)
     return int(getattr(value, "nbytes", 8))
 
 
@@ -165,7 +173,7 @@ def read_parquet(name: str, path: Path) -> Iterator[pa.RecordBatch]:
             row_bytes = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=1)
             size = max(1, min(CHUNK_ROWS, CHUNK_BYTES // max(row_bytes, 1)))
             for batch in file.iter_batches(batch_size=size * _CHUNKS_READ):
-                _require_utf8(name, row, batch)
+                require_sound(name, row, batch)
                 row += batch.num_rows
                 for begin in range(0, batch.num_rows, size):
                     yield batch.slice(begin, size)
@@ -175,11 +183,16 @@ def read_parquet(name: str, path: Path) -> Iterator[pa.RecordBatch]:
         ) from error
 
 
-def _require_utf8(name: str, first: int, batch: pa.RecordBatch) -> None:
+def require_sound(name: str, first: int, batch: pa.RecordBatch) -> None:
+    """Raise DataError for a name that two columns have, and for text that is not UTF-8 (`first` is row 0's number)."""
+    names = batch.schema.names
+    if len(set(names)) < len(names):
+        twice = next(column for column in names if names.count(column) > 1)
+        raise DataError(f"{name} has two columns {twice!r}, of which a row could hold one. Rename or drop one.")
     try:
         batch.validate(full=True)
     except pa.ArrowInvalid as error:
-        for column, values in zip(batch.schema.names, batch.columns, strict=True):
+        for column, values in zip(names, batch.columns, strict=True):
             for index in range(batch.num_rows):
                 try:
                     values.slice(index, 1).validate(full=True)
@@ -232,18 +245,29 @@ def _csv(name: str, path: Path) -> Iterator[Chunk]:
             yield replace(chunk, done=file.tell() / size)
 
 
-def _csv_rows(name: str, file: TextIO) -> Iterator[Row]:
+def _csv_rows(name: str, file: TextIO) -> Iterator[Row | Unreadable]:
     csv.field_size_limit(2**31 - 1)  # the default refuses fields over 128 KiB
     reader = csv.DictReader(file, strict=True)
-    index = -1
+    index = 0
     try:
-        for index, row in enumerate(reader):
-            if None in row or None in row.values():
-                raise DataError(
-                    f"{name}, row {index} (line {reader.line_num}): the number of fields is not the header's."
+        header = list(reader.fieldnames or [])
+        if len(set(header)) < len(header):
+            twice = next(field for field in header if header.count(field) > 1)
+            raise DataError(f"{name}: two columns have the header {twice!r}. Give each its own.")
+        for row in reader:
+            count = len(header) - list(row.values()).count(None) + len(row.get(None) or ())
+            if count == len(header):
+                yield row
+            else:
+                yield Unreadable(
+                    f"{name}, row {index} (line {reader.line_num}): it has {count} fields, but the header has "
+                    f"{len(header)}."
                 )
-            yield row
+            index += 1
     except csv.Error as error:
-        raise DataError(f"{name}, row {index + 1} (line {reader.line_num}): {error}") from error
+        raise DataError(f"{name}, row {index} (line {reader.line_num}): {error}") from error
     except UnicodeDecodeError as error:
-        raise DataError(f"{name}, after row {index}: the bytes are not UTF-8 ({error}).") from error
+        raise DataError(
+            f"{name}, at row {index} or soon behind it: the bytes are not UTF-8 ({error}). Convert the file to UTF-8, "
+            "for example with iconv -f GBK -t UTF-8."
+        ) from error

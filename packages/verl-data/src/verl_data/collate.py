@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from verl_data.batch import PackedBatch
-from verl_data.columns import SequenceColumn
+from verl_data.columns import SequenceColumn, as_rows, lay_end_to_end
 from verl_data.errors import DataError
 from verl_data.sft import SftSequence
 
@@ -31,22 +31,30 @@ def collate_padded(
         `input_ids`, `attention_mask` (1 on real tokens) and `labels` (the token where it is trained, else -100), each
         (B, T) int64; labels are not shifted, as Hugging Face models expect them.
 
-    Raises DataError for no sequences and for a tokenizer without padding token.
+    Raises DataError for no sequences and for a tokenizer without padding token; ValueError for tokens that are no
+    integers, masks that are neither booleans nor 0 and 1, and a multiple that is no integer of 1 or more.
     """
     if pad_token_id is None:
         raise DataError("The tokenizer has no padding token. Pass its eos_token_id: masks come from lengths.")
     if not sequences:
         raise DataError("There are no sequences to put into a batch.")
+    if not isinstance(pad_token_id, (int, np.integer)):
+        raise ValueError(f"A padding token is an integer, not {pad_token_id!r}.")
+    if not (isinstance(pad_to_multiple_of, (int, np.integer)) and pad_to_multiple_of >= 1):
+        raise ValueError(f"Sequences can be padded to a multiple of 1 token or more, not {pad_to_multiple_of!r}.")
+    tokens, masks = _columns(sequences)
     longest = max(len(sequence) for sequence in sequences)
     width = -(-longest // pad_to_multiple_of) * pad_to_multiple_of
     input_ids = np.full((len(sequences), width), pad_token_id, dtype=np.int64)
     attention_mask = np.zeros_like(input_ids)
     labels = np.full_like(input_ids, IGNORE_INDEX)
+    end = 0
     for row, sequence in enumerate(sequences):
         length = len(sequence)
-        input_ids[row, :length] = sequence.input_ids
+        begin, end = end, end + length
+        input_ids[row, :length] = tokens[begin:end]
         attention_mask[row, :length] = 1
-        labels[row, :length] = np.where(sequence.loss_mask, input_ids[row, :length], IGNORE_INDEX)
+        labels[row, :length] = np.where(masks[begin:end], tokens[begin:end], IGNORE_INDEX)
     return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
 
 
@@ -60,9 +68,21 @@ def pack_sequences(
     Args:
         sequences: N sequences.
         columns: sequence columns to go with them.
+
+    Raises DataError for sequences without tokens; ValueError for tokens that are no integers and masks that are neither
+    booleans nor 0 and 1.
     """
-    masks = [[False, *sequence.loss_mask[1:]] for sequence in sequences if len(sequence)]
-    filled = [sequence.input_ids for sequence in sequences if len(sequence)]
-    if len(filled) < len(sequences):
-        raise DataError(f"{len(sequences) - len(filled)} of {len(sequences)} sequences have no tokens.")
-    return PackedBatch.from_sequences({"input_ids": filled, "sampled_mask": masks, "loss_mask": masks}, columns)
+    without = sum(1 for sequence in sequences if not len(sequence))
+    if without:
+        raise DataError(f"{without} of {len(sequences)} sequences have no tokens.")
+    tokens, masks = _columns(sequences)
+    cu_seqlens = np.cumsum([0, *map(len, sequences)], dtype=np.int64)
+    masks[cu_seqlens[:-1]] = False
+    return PackedBatch(cu_seqlens, {"input_ids": tokens, "sampled_mask": masks, "loss_mask": masks}, columns)
+
+
+def _columns(sequences: Sequence[SftSequence]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return the tokens and the masks of all sequences, end to end, new arrays by the rules of a packed batch."""
+    tokens = as_rows("input_ids", (sequence.input_ids for sequence in sequences))
+    masks = as_rows("loss_mask", (sequence.loss_mask for sequence in sequences))
+    return lay_end_to_end("input_ids", tokens, "int64"), lay_end_to_end("loss_mask", masks, "bool")

@@ -27,6 +27,9 @@ _RENDERING_ARGUMENTS = frozenset(
     }
 )
 
+#: Fields that count something.
+_COUNTS = ("train_batch_size", "max_prompt_length", "max_response_length", "train_max_samples", "val_max_samples")
+
 
 def weighted_entries(
     files: PathLike | Sequence[PathLike], weights: Sequence[float] | None
@@ -39,6 +42,8 @@ def weighted_entries(
     entries = [files] if isinstance(files, (str, os.PathLike)) else list(files)
     if weights is None:
         return [(entry, None) for entry in entries]
+    if odd := [weight for weight in weights if not isinstance(weight, (int, float)) or isinstance(weight, bool)]:
+        raise ValueError(f"data.train_weights must be numbers, but one is {odd[0]!r:.60}.")
     if len(weights) != len(entries):
         raise ValueError(
             f"data.train_weights has {len(weights)} weights ({', '.join(f'{weight:g}' for weight in weights)}), but "
@@ -96,6 +101,10 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         """Raise ValueError for a value that cannot mean anything, naming the field."""
+        for name in (*_COUNTS, "seed"):
+            value = getattr(self, name)
+            if (not isinstance(value, int) or isinstance(value, bool)) and (name, value) != ("seed", None):
+                raise ValueError(f"data.{name} must be a whole number, but is {value!r}.")
         for name in ("train_batch_size", "max_prompt_length", "max_response_length"):
             if getattr(self, name) < 1:
                 raise ValueError(f"data.{name} must be at least 1, but is {getattr(self, name)}.")

@@ -1,14 +1,14 @@
 """The number by which the rows of an epoch are ordered: a column, or a function of the user's."""
 
-import math
-import numbers
 import runpy
 import traceback
 from collections.abc import Mapping
+from numbers import Rational
 from pathlib import Path
 from typing import Any
 
 from verl_data.errors import DataError
+from verl_data.prompts import to_native
 from verl_data.rows import Row
 
 
@@ -29,13 +29,13 @@ class OrderKey:
             self.columns = None
             self._function = _load(self._path, name)
 
-    def __call__(self, row: Row) -> float:
-        """Return the number of a row; DataError if there is none, without the place of the row."""
-        value = self._column(row) if self._path is None else self._call(row)
-        if not isinstance(value, numbers.Real) or math.isnan(value):
+    def __call__(self, row: Row) -> float | Rational:
+        """Return the number of a row as it is; DataError if there is none, without the place of the row."""
+        value = to_native(self._column(row) if self._path is None else self._call(row))
+        if not isinstance(value, (float, Rational)) or value != value:
             what = "nothing" if value is None else f"{type(value).__name__} {value!r:.60}"
             raise DataError(f"data.order_by={self._name}: a number is expected, by which rows are ordered, not {what}.")
-        return float(value)
+        return value
 
     def _column(self, row: Row) -> Any:
         if self._name in row:
@@ -55,7 +55,7 @@ class OrderKey:
         assert self._path is not None
         try:
             return self._function(row)
-        except Exception as error:  # the function is the user's
+        except (Exception, SystemExit) as error:  # the function is the user's
             raise DataError(f"data.order_by={self._name} raised {_told(error, self._path)}") from error
 
 

@@ -5,6 +5,7 @@ import glob
 import hashlib
 import os
 import re
+import secrets
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from verl_data.errors import DataError
 PathLike = str | os.PathLike[str]
 _T = TypeVar("_T")
 
+#: Ends the name of a manifest, which lies beside its data and is none.
+MANIFEST_SUFFIX = ".manifest.json"
 #: Bytes that are hashed at a time.
 HASH_BYTES = 16 << 20
 
@@ -56,8 +59,10 @@ def _expand_path(path: Path) -> list[str]:
         raise FileNotFoundError(f"{path} is a folder; name its files, for example {path / '*.parquet'}.")
     if not glob.has_magic(str(path)):
         raise FileNotFoundError(f"{path.absolute()} does not exist.")
-    found = glob.glob(str(path), recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
-    matches = [match for match in sorted(found) if Path(match).is_file()]
+    # a folder that exists may have brackets in its name
+    pattern = Path(glob.escape(str(path.parent)), path.name) if path.parent.is_dir() else path
+    found = glob.glob(str(pattern), recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
+    matches = [match for match in sorted(found) if Path(match).is_file() and not match.endswith(MANIFEST_SUFFIX)]
     if not matches:
         raise FileNotFoundError(f"No file matches {str(path)!r} (working folder {Path.cwd()}).")
     return matches
@@ -65,12 +70,13 @@ def _expand_path(path: Path) -> list[str]:
 
 def _expand_url(url: str) -> list[str]:
     system, path = _open_url(url)
-    if not glob.has_magic(path):
-        if not _remote(url, lambda: system.isfile(path)):
-            raise FileNotFoundError(f"{url} does not exist, or is no file.")
+    if _remote(url, lambda: system.isfile(path)):
         return [url]
+    if not glob.has_magic(path):
+        raise FileNotFoundError(f"{url} does not exist, or is no file.")
     found = sorted(_remote(url, lambda: system.glob(path)))
-    matches = [system.unstrip_protocol(match) for match in found if _remote(url, partial(system.isfile, match))]
+    files = [match for match in found if _remote(url, partial(system.isfile, match))]
+    matches = [system.unstrip_protocol(match) for match in files if not match.endswith(MANIFEST_SUFFIX)]
     if not matches:
         raise FileNotFoundError(f"No file matches {url!r}.")
     return matches
@@ -93,12 +99,25 @@ def put(local: Path, url: str) -> None:
     """Copy a file to a URL; it is uploaded under a hidden name first, so that half of it never passes for all of it."""
     system, path = _open_url(url)
     folder, _, name = path.rpartition("/")
-    hidden = f"{folder}/.{name}.tmp" if folder else f".{name}.tmp"
-    _remote(url, lambda: system.makedirs(folder, exist_ok=True) if folder else None)
-    _remote(url, lambda: system.put_file(str(local), hidden))
-    if _remote(url, lambda: system.exists(path)):
-        _remote(url, lambda: system.rm_file(path))  # not every file system moves onto a file that exists
-    _remote(url, lambda: system.mv(hidden, path))
+    mark = secrets.token_hex(4)
+    new, old = (f"{folder}/.{name}.{mark}.{end}" for end in ("tmp", "old"))
+    _remote(url, lambda: system.makedirs(folder, exist_ok=True))
+    _remote(url, lambda: system.put_file(str(local), new))
+    try:
+        try:
+            system.mv(new, path)
+        except FileExistsError:  # not every file system moves onto a file that is there
+            system.mv(path, old)
+            try:
+                system.mv(new, path)
+            except OSError:
+                system.mv(old, path)
+                raise
+            system.rm_file(old)
+    except OSError as error:
+        if system.exists(new):
+            system.rm_file(new)
+        raise OSError(error.errno, f"{url}: {type(error).__name__}: {error}") from error
 
 
 def _open_url(url: str) -> tuple[Any, str]:
@@ -108,9 +127,9 @@ def _open_url(url: str) -> tuple[Any, str]:
         system, path = fsspec.url_to_fs(url)
     except (ImportError, ValueError, OSError) as error:
         raise DataError(
-            f"{url} cannot be opened ({type(error).__name__}: {error}). Drivers are extras: pip install "
-            "'verl-data[s3]' for s3://, 'verl-data[hdfs]' for hdfs:// (which also needs Hadoop's libhdfs), and any "
-            "other package that fsspec names."
+            f"{url} cannot be opened ({type(error).__name__}: {error}). Drivers are extras of "
+            "verl-data: s3 for s3://, hdfs for hdfs:// (which also needs Hadoop's libhdfs); for any other, install the "
+            "package that fsspec names."
         ) from error
     return system, str(path)
 
@@ -131,6 +150,7 @@ def atomic_file(path: PathLike) -> Iterator[BinaryIO]:
     then is `.NAME.*.tmp`, which no reader takes for data. The folder is made if it is missing.
     """
     target = Path(path).expanduser()
+    target = target.resolve() if target.is_symlink() else target  # the link stays, and leads to the new file
     target.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
     os.close(descriptor)

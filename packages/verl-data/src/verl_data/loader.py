@@ -13,8 +13,8 @@ from verl_data.curriculum import OrderKey
 from verl_data.data_files import DataFiles
 from verl_data.errors import DataError
 from verl_data.files import PathLike
-from verl_data.fingerprint import Fingerprint, changes
-from verl_data.order import RowOrder, choose, whole_weights
+from verl_data.fingerprint import Fingerprint, as_text, changes, state_problem
+from verl_data.order import Indices, RowOrder, choose, ranks, whole_weights
 from verl_data.prompts import OVERLONG_REMEDIES, Message, PromptError, Tokenizer, prompts_of_rows, truncate
 from verl_data.rows import Row
 from verl_data.schema import prompt_row_problems, rl_row_problems, row_columns
@@ -153,11 +153,21 @@ class PromptLoader:
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Go on where `state_dict` was taken; DataError, saying what changed, if batches would not be the same."""
+        """Go on where `state_dict` was taken.
+
+        Raises DataError, saying what changed, if batches would not be the same; and for what is no such state.
+        """
+        if problem := state_problem(state):
+            raise DataError(f"This is no state of a PromptLoader: {problem}. Give what state_dict returned.")
         if found := list(changes(state["fingerprint"], self._fingerprint)):
             raise DataError(
                 f"The run cannot go on with other data than it began with: {'; '.join(found)}. Restore what "
                 "changed, or start a new run."
+            )
+        if state["position"] >= self.steps_per_epoch:
+            raise DataError(
+                f"This is no state of this PromptLoader: position is {state['position']}, but an epoch has "
+                f"{self.steps_per_epoch} batches, from 0. Give what state_dict returned."
             )
         self._epoch, self._position = state["epoch"], state["position"]
         self.truncated = state["truncated"]
@@ -245,20 +255,23 @@ class PromptLoader:
             sources=sources,
         )
 
-    def _order_values(self) -> NDArray[np.float64]:
+    def _order_values(self) -> Indices:
         assert self._config.order_by is not None
         key = OrderKey(self._config.order_by)
-        values = np.empty(len(self._rows), dtype=np.float64)
+        values = []
         rows = (row for chunk in self._data.chunks(self._rows, key.columns) for row in chunk)
-        for position, row in enumerate(rows):
+        for number, row in zip(self._rows.tolist(), rows, strict=True):
             try:
-                values[position] = key(row)
+                values.append(key(row or self._data.take([number])[0]))  # a whole row names the columns that are there
             except DataError as error:
-                raise DataError(f"{self._data.location(int(self._rows[position]))}: {error}") from error
-        return values
+                raise DataError(f"{self._data.location(number)}: {error}") from error
+        return ranks(values)
 
     def _make_fingerprint(self) -> Fingerprint:
         config, values = self._config, self._order.values
+        whole = config.filter_overlong_prompts or config.truncation == "error"  # nothing is cut, whatever the limit
+        messages = config.prompt_format == "messages"
+        template = hashlib.sha256(as_text(self._tokenizer.chat_template).encode()).hexdigest()
         return {
             "files": self._data.contents(),
             "rows": len(self._rows),
@@ -271,6 +284,14 @@ class PromptLoader:
             "entries": None if self._weights is None else self._data.entries,
             "order by": None if values is None else config.order_by,
             "order values": None if values is None else hashlib.sha256(values.tobytes()).hexdigest(),
+            "training": self._training,
+            "data.prompt_key": config.prompt_key,
+            "data.reward_fn_key": config.reward_fn_key if self._scored else None,
+            "data.prompt_format": config.prompt_format,
+            "data.truncation": None if whole else config.truncation,
+            "data.max_prompt_length": None if whole else config.max_prompt_length,
+            "data.apply_chat_template_kwargs": as_text(config.apply_chat_template_kwargs) if messages else None,
+            "chat template": template if messages else None,
         }
 
     # Rows to prompts.

@@ -1,5 +1,6 @@
 """Chunks of rows through a processor: in this process, or in several with the same result."""
 
+import copy
 import gc
 import os
 import pickle
@@ -11,20 +12,23 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from verl_data.arrow_types import rows_to_batch
-from verl_data.chunks import Chunk
+from verl_data.arrow_types import alike, merge, rows_to_batch
+from verl_data.chunks import Chunk, require_sound
 from verl_data.errors import DataError
-from verl_data.rows import Row
+from verl_data.rows import Row, to_rows
 
 if TYPE_CHECKING:
     from verl_data.processor import DataProcessor
 
 #: Errors that are shown of all that are skipped.
 SHOWN_ERRORS = 5
+_HERE = str(Path(__file__).parent)
 #: Chunks per worker that are under way, so that none waits for work.
 _AHEAD = 2
 
@@ -82,15 +86,8 @@ def _no_collection() -> Iterator[None]:
 def _map_rows(processor: "DataProcessor", chunk: Chunk, index: int, mapped: Mapped) -> None:
     results: list[Row] = []
     origin: list[int] = []  # the row that each result came from
-    whole = chunk.rows() if isinstance(chunk.content, pa.RecordBatch) else None
-    for i in range(mapped.read):
-        try:
-            row = chunk.row(i) if whole is None else whole[i]
-        except DataError as error:  # a line that is no JSON object
-            if not processor.skips_errors:
-                raise
-            mapped.fail(str(error))
-            continue
+    reuse = _Reuse()
+    for i, row in _each(processor, chunk, mapped):
         try:
             processed = processor.process_row(row, index + i)
         except Exception as error:
@@ -100,42 +97,124 @@ def _map_rows(processor: "DataProcessor", chunk: Chunk, index: int, mapped: Mapp
                 raise DataError(f"{problem}. Set on_error=skip to leave such rows out.") from error
             mapped.fail(problem)
             continue
-        if isinstance(processed, dict):
-            results.append(processed)
-            origin.append(i)
-            continue
-        if processed is not None and not isinstance(processed, list):
+        if processed is not None and not isinstance(processed, (dict, list)):
             raise DataError(f"{chunk.location(i)}: process_row returned {_not_rows(processed)}.")
-        mapped.dropped += not processed
-        for result in processed or ():
+        made = [processed] if isinstance(processed, dict) else processed or ()
+        mapped.dropped += not made
+        for result in made:
             if not isinstance(result, dict):
                 raise DataError(f"{chunk.location(i)}: process_row returned a list with {_not_rows(result)}.")
-            results.append(result)
+            results.append(reuse.own(result))
             origin.append(i)
-    if results:
-        mapped.batch, mapped.kind = rows_to_batch(results, lambda row: f"{chunk.location(origin[row])}: its result")
+    if not results:
+        return
+
+    def location(result: int) -> str:
+        return f"{chunk.location(origin[result])}: its result"
+
+    try:
+        mapped.batch, mapped.kind = rows_to_batch(results, location)
+    except DataError:
+        if not processor.skips_errors:
+            raise
+        results, problems = alike(results, pa.null(), location)
+        for problem in problems:
+            mapped.fail(problem)
+        if results:
+            mapped.batch, mapped.kind = rows_to_batch(results, location)
+
+
+def _each(processor: "DataProcessor", chunk: Chunk, mapped: Mapped) -> Iterator[tuple[int, Row]]:
+    """Yield the rows of a chunk with their numbers in it; one that cannot be read is raised or counted."""
+    for i, row in enumerate(chunk.rows()):
+        if isinstance(row, DataError):
+            if not processor.skips_errors:
+                raise row
+            mapped.fail(str(row))
+        elif not isinstance(row, dict):
+            raise DataError(
+                f"{chunk.location(i)}: a row (dict) is expected, not {type(row).__name__}. Of a table, pass its rows "
+                "(df.to_dict('records'), table.to_pylist()); of a folder, the names of its files."
+            )
+        else:
+            yield i, row
+
+
+def agree(mapped: Mapped, known: pa.DataType, first: int, *, skip: bool) -> pa.DataType:
+    """Return the type of all rows so far: `known`, and that of a chunk whose first row is row `first` of the output.
+
+    Raises DataError where they have none; with `skip`, rows of the chunk that do not agree are left out and counted.
+    """
+    try:
+        return merge(known, mapped.kind)
+    except DataError as error:
+        if mapped.batch is None or not skip:
+            last = first + (mapped.batch.num_rows if mapped.batch else 1) - 1
+            raise DataError(f"Rows {first} to {last} of the output: {error}") from error
+    rows, problems = alike(to_rows(mapped.batch), known, lambda row: f"Row {first + row} of the output")
+    for problem in problems:
+        mapped.fail(problem)
+    mapped.batch, mapped.kind = rows_to_batch(rows, str) if rows else (None, pa.null())
+    return merge(known, mapped.kind)
+
+
+class _Reuse:
+    """Notices a process_row that writes into a dict or list that it returned before; then each result is copied.
+
+    Such code does so from its first rows on, so the first rows tell, and others need not pay for copies.
+    """
+
+    _FIRST_ROWS = 8
+
+    def __init__(self) -> None:
+        self._looks = self._FIRST_ROWS
+        self._seen: dict[int, Any] = {}
+        self._reused = False
+
+    def own(self, result: Row) -> Row:
+        """Return a row that later rows cannot change."""
+        if self._looks:
+            self._looks -= 1
+            held: dict[int, Any] = {}
+            _collect(result, held)
+            self._reused = self._reused or not held.keys().isdisjoint(self._seen)
+            self._seen |= held
+            return copy.deepcopy(result)
+        return copy.deepcopy(result) if self._reused else result
+
+
+def _collect(value: Any, held: dict[int, Any]) -> None:
+    """Add the dicts and lists in `value` by their id; holding them keeps others from getting the same one."""
+    if isinstance(value, (dict, list)) and id(value) not in held:
+        held[id(value)] = value
+        for entry in value.values() if isinstance(value, dict) else value:
+            _collect(entry, held)
 
 
 def _map_batch(processor: "DataProcessor", chunk: Chunk, index: int, mapped: Mapped) -> None:
     where = f"{chunk.location(0)}, and the {mapped.read - 1} behind it"
+    batch = _batch(processor, chunk, mapped)
+    if batch is None:
+        return
     try:
-        result = processor.process_batch(chunk.batch(), index)
+        result = processor.process_batch(batch, index)
     except Exception as error:
         # The user's code may raise anything; it is raised again or counted.
         problem = _problem(where, error)
         if not processor.skips_errors:
             raise DataError(f"{problem}. Set on_error=skip to leave such batches out.") from error
-        mapped.fail(problem, mapped.read)
+        mapped.fail(problem, batch.num_rows)
         return
     if isinstance(result, pa.Table):
         result = result.combine_chunks()
         batches = result.to_batches()
         result = batches[0] if batches else None
     if result is None or len(result) == 0:
-        mapped.dropped = mapped.read
+        mapped.dropped = batch.num_rows
         return
-    mapped.dropped = max(0, mapped.read - len(result))
+    mapped.dropped = max(0, batch.num_rows - len(result))
     if isinstance(result, pa.RecordBatch):
+        require_sound(where, 0, result)
         mapped.batch, mapped.kind = _plain(result)
         return
     if not isinstance(result, list) or not all(isinstance(row, dict) for row in result):
@@ -144,6 +223,19 @@ def _map_batch(processor: "DataProcessor", chunk: Chunk, index: int, mapped: Map
             "rows (dicts) or None."
         )
     mapped.batch, mapped.kind = rows_to_batch(result, lambda row: f"{where}: result {row}")
+
+
+def _batch(processor: "DataProcessor", chunk: Chunk, mapped: Mapped) -> pa.RecordBatch | None:
+    if isinstance(chunk.content, pa.RecordBatch):
+        return chunk.content
+    found = list(_each(processor, chunk, mapped))
+    if not found:
+        return None
+    return rows_to_batch([row for _, row in found], partial(_location_of, chunk, found))[0]
+
+
+def _location_of(chunk: Chunk, found: list[tuple[int, Row]], number: int) -> str:
+    return chunk.location(found[number][0])
 
 
 def _plain(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.DataType]:
@@ -174,9 +266,8 @@ def _not_rows(value: Any) -> str:
 def _problem(location: str, error: Exception) -> str:
     """Name the row, the error, and the line of the user's code that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
-    ours = {__file__, rows_to_batch.__code__.co_filename}
     # a function that was sent to a worker has lost its file
-    theirs = [frame for frame in frames if frame.filename not in ours and not frame.filename.startswith("<")]
+    theirs = [frame for frame in frames if not frame.filename.startswith(("<", _HERE))]
     line = f" ({theirs[-1].filename}:{theirs[-1].lineno})" if theirs else ""
     return f"{location}: {type(error).__name__}: {error}{line}"
 
@@ -200,28 +291,36 @@ def map_chunks(processor: "DataProcessor", chunks: Iterable[Chunk], num_workers:
 def _in_order(
     submit: Callable[[Chunk, int], "Future[Mapped]"], chunks: Iterable[Chunk], ahead: int
 ) -> Iterator[tuple[Chunk, Mapped]]:
-    from concurrent.futures import BrokenExecutor
-
     index = 0
     under_way: deque[tuple[Chunk, Future[Mapped]]] = deque()
     chunks = iter(chunks)
     while True:
-        for chunk in chunks:
+        try:
+            chunk = next(chunks, None)
+        except Exception:
+            # What stopped the reading lies behind the rows that are under way: one of those may raise first.
+            while under_way:
+                yield _finished(*under_way.popleft())
+            raise
+        if chunk is not None:
             under_way.append((chunk, submit(chunk, index)))
             index += len(chunk)
-            if len(under_way) == ahead:
-                break
-        if not under_way:
+        elif not under_way:
             return
-        chunk, future = under_way.popleft()
-        try:
-            mapped = future.result()
-        except BrokenExecutor as error:
-            raise DataError(
-                f"A worker process died while rows from {chunk.location(0)} on were processed. If memory ran out, use "
-                "fewer workers (num_workers) or smaller rows; with num_workers=1 a crash shows where it is."
-            ) from error
-        yield chunk, mapped
+        if chunk is None or len(under_way) == ahead:
+            yield _finished(*under_way.popleft())
+
+
+def _finished(chunk: Chunk, future: "Future[Mapped]") -> tuple[Chunk, Mapped]:
+    from concurrent.futures import BrokenExecutor
+
+    try:
+        return chunk, future.result()
+    except BrokenExecutor as error:
+        raise DataError(
+            f"A worker process died while rows from {chunk.location(0)} on were processed. If memory ran out, use "
+            "fewer workers (num_workers) or smaller rows; with num_workers=1 a crash shows where it is."
+        ) from error
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from numbers import Rational
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,21 @@ def choose(total: int, wanted: int, *, shuffle: bool, seed: int) -> Indices:
     if not shuffle:
         return np.arange(wanted, dtype=np.int64)
     return np.sort(permutation(total, seed, _CHOICE)[:wanted])
+
+
+def ranks(values: Sequence[float | Rational]) -> Indices:
+    """Return the place of each value among the different ones, ascending from 0: equals have the same.
+
+    Python compares whole numbers, fractions and floats exactly, of any size; float64 could not tell 2**60 + 1 from
+    2**60. No value may be NaN.
+    """
+    found = np.empty(len(values), dtype=np.int64)
+    rank, last = -1, None
+    for index in sorted(range(len(values)), key=values.__getitem__):
+        if last is None or values[index] != last:
+            rank, last = rank + 1, values[index]
+        found[index] = rank
+    return found
 
 
 def whole_weights(weights: Sequence[float]) -> list[int]:
@@ -109,7 +125,7 @@ class RowOrder:
     """Passes come in their own random order; otherwise in that of the rows."""
     drop_last: bool
     """An epoch is whole batches only; otherwise its last one may be shorter."""
-    values: NDArray[np.float64] | None = None
+    values: NDArray[np.float64] | Indices | None = None
     """(rows,): a pass comes in ascending order of these, equals in the order that it would have had."""
     weights: Sequence[int] | None = None
     """Of each source; None does not tell sources apart."""

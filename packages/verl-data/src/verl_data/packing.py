@@ -15,7 +15,7 @@ Rows = NDArray[np.int64]
 
 def attention_work(lengths: Sequence[int] | NDArray[np.integer]) -> NDArray[np.int64]:
     """Estimate the work of sequences of `lengths` tokens (N,): ``24576 * L + L**2``, linear layers plus attention."""
-    tokens = np.asarray(lengths, dtype=np.int64)
+    tokens = _as_lengths(lengths)
     return 24576 * tokens + tokens * tokens
 
 
@@ -27,11 +27,13 @@ def pack(
     `max_tokens` is a hard cap on the real tokens of a micro-batch (best fit decreasing); `max_sequences` caps its
     sequences. With `max_sequences` alone the micro-batches are consecutive rows; with neither there is one.
 
-    Raises ValueError for a sequence that is longer than `max_tokens`, and for caps below 1.
+    Raises ValueError for a sequence that is longer than `max_tokens`, for lengths that are no counts of tokens, and for
+    caps that are no integers of 1 or more.
     """
-    sizes = [int(length) for length in lengths]
-    if max_sequences is not None and max_sequences < 1:
-        raise ValueError(f"A micro-batch needs room for at least 1 sequence, but max_sequences is {max_sequences}.")
+    for cap, what, room in (("max_tokens", "token", max_tokens), ("max_sequences", "sequence", max_sequences)):
+        if room is not None and not (isinstance(room, (int, np.integer)) and room >= 1):
+            raise ValueError(f"A micro-batch needs room for at least 1 {what}, but {cap} is {room}.")
+    sizes: list[int] = _as_lengths(lengths).tolist()
     if not sizes:
         return []
     if max_tokens is None:
@@ -65,16 +67,33 @@ def balance(work: Sequence[float] | NDArray[np.number], k: int) -> list[Rows]:
     By the largest differencing method (Karmarkar and Karp, 1982), or by longest processing time first where that gives
     a smaller largest part, as it sometimes does for few rows: so never above ``4/3 - 1/(3 k)`` of the best possible
     (Graham, 1969). Deterministic; rows ascend within a part, parts are ordered by their first row, empty parts come
-    last. Raises ValueError for k below 1.
+    last. Raises ValueError for k below 1 and for work that is negative, infinite or no number.
     """
     if k < 1:
         raise ValueError(f"Rows can be split into 1 part or more, not {k}.")
-    amounts = np.asarray(work).tolist()  # Python numbers: sums of large integers stay exact
-    partitions = (_by_differencing(amounts, k), _longest_first(amounts, k))
+    array = np.asarray(work)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iuf"):
+        raise ValueError(f"Work must be one number per row, but is {array.dtype} of shape {array.shape}.")
+    wrong = np.flatnonzero(~(np.isfinite(array) & (array >= 0)))
+    if wrong.size:
+        raise ValueError(f"Work must be 0 or more and finite, but that of row {wrong[0]} is {array[wrong[0]]}.")
+    amounts = array.tolist()  # Python numbers: sums of large integers stay exact
+    filled = max(1, min(k, len(amounts)))  # parts that can get a row: what k asks for beyond them costs nothing
+    partitions = (_by_differencing(amounts, filled), _longest_first(amounts, filled))
     best = min(partitions, key=lambda parts: max((part[0] for part in parts), default=0))  # of equal ones the first
     rows = sorted(sorted(rows) for _, rows in best)
-    rows += [[] for _ in range(k - len(rows))]
-    return [np.asarray(part, dtype=np.int64) for part in rows]
+    empty = [np.zeros(0, dtype=np.int64)] * (k - len(rows))
+    return [*(np.asarray(part, dtype=np.int64) for part in rows), *empty]
+
+
+def _as_lengths(lengths: Sequence[int] | NDArray[np.integer]) -> NDArray[np.int64]:
+    array = np.asarray(lengths)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise ValueError(f"Lengths must be one integer per sequence, but are {array.dtype} of shape {array.shape}.")
+    wrong = np.flatnonzero((array < 0) | (array > np.iinfo(np.int64).max))
+    if wrong.size:
+        raise ValueError(f"Sequence {wrong[0]} cannot have {array[wrong[0]]} tokens.")
+    return array.astype(np.int64)
 
 
 _Part = tuple[float, list[int]]  # a sum of work, and the rows that it is the sum of

@@ -12,8 +12,9 @@ from typing import Literal, TypeAlias
 import pyarrow as pa
 
 from verl_data.background import Behind, ahead
-from verl_data.files import atomic_file, is_url, put
-from verl_data.mapping import SHOWN_ERRORS, Mapped, map_chunks
+from verl_data.errors import DataError
+from verl_data.files import MANIFEST_SUFFIX, atomic_file, is_url, put
+from verl_data.mapping import SHOWN_ERRORS, Mapped, agree, map_chunks
 from verl_data.row_writer import ParquetOutput, parquet_output
 from verl_data.rows import Row
 from verl_data.schema import SCHEMA_VERSION
@@ -22,7 +23,7 @@ from verl_data.sources import OpenedSource, Source
 logger = logging.getLogger(__name__)
 
 #: Chunks that are read ahead of the mapping, and that wait to be written behind it.
-_UNDER_WAY = 4
+_AHEAD, _BEHIND = 4, 2
 
 Processed: TypeAlias = Row | list[Row] | None
 ProcessFn: TypeAlias = Callable[[Row, int], Processed]
@@ -66,7 +67,7 @@ class Manifest:
 def manifest_path(output: str | PathLike[str]) -> Path:
     """Return where the manifest of a Parquet file lies."""
     path = Path(output).expanduser()
-    return path.with_name(f"{path.name}.manifest.json")
+    return path.with_name(f"{path.name}{MANIFEST_SUFFIX}")
 
 
 class DataProcessor:
@@ -83,6 +84,8 @@ class DataProcessor:
     def __init__(self, process_fn: ProcessFn | None = None, *, on_error: Literal["raise", "skip"] = "raise") -> None:
         """Use `process_fn(example, idx)` for each row, where no subclass does; skip or raise when a row raises."""
         own_row = type(self).process_row is not DataProcessor.process_row
+        if process_fn is not None and (own_row or self.works_on_batches):
+            raise TypeError("A subclass with its own process_row or process_batch takes no process_fn as well.")
         if process_fn is None and not own_row and not self.works_on_batches:
             raise TypeError(
                 "A DataProcessor needs a process_fn(example, idx), or a subclass with its own process_row or "
@@ -128,24 +131,30 @@ class DataProcessor:
         """
         if num_workers < 1:
             raise ValueError(f"num_workers must be at least 1, but is {num_workers}.")
+        if Path(output).suffix.lower() != ".parquet":
+            raise ValueError(f"The output is a Parquet file, so its name must end in .parquet: {str(output)!r}.")
         if isinstance(output, str) and is_url(output):
             with tempfile.TemporaryDirectory(prefix="verl-data-") as folder:
                 local = Path(folder) / output.rpartition("/")[2]
                 manifest = self.run(source, local, num_workers=num_workers, progress=progress)
                 put(local, output)
-                put(manifest_path(local), f"{output}.manifest.json")
+                put(manifest_path(local), f"{output}{MANIFEST_SUFFIX}")
             return manifest
         path = Path(output).expanduser()
         opened = OpenedSource(source)
+        if any(path.exists() and path.samefile(name) for name in opened.files if not is_url(name)):
+            raise ValueError(f"{path} is read from, so it cannot be the output as well. Name another file.")
         manifest = Manifest(output=path.name)
-        with parquet_output(path) as writer:
-            self._write(opened, writer, manifest, num_workers, progress)
-        manifest.source = opened.described
-        manifest.sha256 = writer.sha256
-        with atomic_file(manifest_path(path)) as file:
+        if manifest_path(path).is_dir():
+            raise IsADirectoryError(f"{manifest_path(path)}, where the manifest belongs, is a folder. Move it away.")
+        with atomic_file(manifest_path(path)) as file:  # which thus appears as soon as the output has
+            with parquet_output(path) as writer:
+                self._write(opened, writer, manifest, num_workers, progress)
+            manifest.source = opened.described
+            manifest.sha256 = writer.sha256
             file.write((json.dumps(asdict(manifest), indent=2, ensure_ascii=False) + "\n").encode())
         if manifest.rows_failed:
-            logger.warning("%s", manifest)
+            logger.warning("%s: %d of %d rows failed and were left out", path, manifest.rows_failed, manifest.rows_read)
         return manifest
 
     def _write(
@@ -157,11 +166,19 @@ class DataProcessor:
             if mapped.batch is not None:
                 writer.add(mapped.batch, mapped.kind)
 
-        with Behind(append, _UNDER_WAY) as write, _ProgressBar(manifest, opened.parts, progress) as bar:
-            for chunk, mapped in map_chunks(self, ahead(opened.chunks(), _UNDER_WAY), num_workers):
+        known = pa.null()
+        with Behind(append, _BEHIND) as write, _ProgressBar(manifest, len(opened.files) or 1, progress) as bar:
+            for chunk, mapped in map_chunks(self, ahead(opened.chunks(), _AHEAD), num_workers):
+                known = agree(mapped, known, manifest.rows_written, skip=self.skips_errors)
                 manifest.count(mapped)
                 write(mapped)
                 bar.update(chunk.name, chunk.done)
+        if manifest.rows_failed and not manifest.rows_written:
+            failed = "\n".join(f"  {error}" for error in manifest.first_errors)
+            raise DataError(
+                f"There is no row to write to {writer.target}: of {manifest.rows_read} rows {manifest.rows_failed} "
+                f"failed.\n{failed}"
+            )
 
 
 class _ProgressBar:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 import numpy as np
 
@@ -70,7 +70,8 @@ def render_prompts(
         tools: the tool schemas of each, or None where it has none.
         template_kwargs: what else the template reads, the same for all.
 
-    Returns the token ids of each. Raises PromptError, which tells a conversation that the template refuses or fails on;
+    Returns the token ids of each. Raises PromptError, which tells a conversation that is no list of messages, that the
+    template refuses or fails on, whose tools it does not write, or for a character of which the tokenizer has no token;
     DataError if the tokenizer has no chat template.
     """
     if not tokenizer.chat_template:
@@ -79,12 +80,17 @@ def render_prompts(
             "prompt. Write one into its folder as chat_template.jinja; or, if the prompt column holds finished "
             "text, set data.prompt_format=rendered."
         )
-    native = [_without_none(to_native(list(messages))) for messages in conversations]
+    native = []
+    for index, messages in enumerate(conversations):
+        try:
+            native.append(native_messages(messages))
+        except DataError as error:
+            raise PromptError(str(error), index) from error
     if [] in native:
         raise PromptError("There are no messages to make a prompt of.", native.index([]))
     of_tools: dict[str, tuple[Any, list[int]]] = {}
     for index, schemas in zip(range(len(native)), tools or [None] * len(native), strict=True):
-        plain = _without_none(to_native(list(schemas))) if schemas is not None and len(schemas) else None
+        plain = without_none(to_native(list(schemas))) if schemas is not None and len(schemas) else None
         of_tools.setdefault(repr(plain), (plain, []))[1].append(index)  # not by ==: templates show the order of keys
     who = f"The chat template of {tokenizer.name_or_path or 'the tokenizer'}"
     apply = partial(
@@ -94,10 +100,14 @@ def render_prompts(
         return_dict=False,
         **to_native(dict(template_kwargs or {})),
     )
+    for plain, indices in of_tools.values():
+        if plain and ignores_tools(partial(apply, native[indices[0]], tokenize=False), plain):
+            raise PromptError(f"{who} {IGNORED_TOOLS}", indices[0])
     rendered: list[list[int]] = [[] for _ in native]
     for plain, indices in of_tools.values():
         chosen = {index: native[index] for index in indices}
-        found = _each(partial(apply, tools=plain), chosen, who, "these messages")
+        call = partial(apply, tools=plain)
+        found = _each(call, chosen, who, "these messages", tokenizer, partial(call, tokenize=False))
         for index, ids in zip(indices, found, strict=True):
             rendered[index] = ids
     return rendered
@@ -118,11 +128,15 @@ def tokenize_rendered_prompts(tokenizer: Tokenizer, texts: Sequence[str]) -> lis
     """Tokenise prompts that are finished text: nothing is added, and special tokens written in them become their ids.
 
     Equal to `render_prompts` where a text is what the chat template writes. Raises PromptError, which tells the first
-    text that the tokenizer cannot take.
+    text that the tokenizer cannot take, or has no token for a character of.
     """
     who = f"The tokenizer in {tokenizer.name_or_path or 'memory'}"
     numbered = dict(enumerate(texts))
-    return _each(lambda some: tokenizer(some, add_special_tokens=False)["input_ids"], numbered, who, "this text")
+
+    def call(some: list[str]) -> Any:
+        return tokenizer(some, add_special_tokens=False)["input_ids"]
+
+    return _each(call, numbered, who, "this text", tokenizer, str)
 
 
 def tokenize_rendered(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -146,35 +160,92 @@ def prompts_of_rows(tokenizer: Tokenizer, rows: Sequence[Mapping[str, Any]], con
     return ids
 
 
+#: What is said of a template that writes the same with tools as without.
+IGNORED_TOOLS = (
+    "writes nothing of the tools that are given, so the model would not know of them. Use a template that writes "
+    "tools, or describe them in a message and leave the column tools empty."
+)
+
+
+def ignores_tools(render: Callable[..., str], tools: Any) -> bool:
+    """Whether `render`, called with `tools` and without, writes the same."""
+    from jinja2 import TemplateError
+
+    try:
+        return render(tools=tools) == render(tools=None)
+    except (TemplateError, *FAULTS):
+        return False  # it fails on the messages anyway, which is told elsewhere, or without the tools
+
+
 #: What a template, or a tokenizer, raises where an input is not as it expects: it is a program like any other.
-_FAULTS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+FAULTS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 
 
-def _each(call: Callable[[list[Any]], Any], items: Mapping[int, Any], who: str, what: str) -> list[list[int]]:
-    """Return what `call` makes of all items at once; PromptError for the first that it fails on by itself."""
+def _each(
+    call: Callable[[list[Any]], Any],
+    items: Mapping[int, Any],
+    who: str,
+    what: str,
+    tokenizer: Tokenizer,
+    text_of: Callable[[Any], Any],
+) -> list[list[int]]:
+    """Return what `call` makes of all items at once; PromptError for the first that it fails on by itself, or whose
+    text, which `text_of` returns, has a character without a token.
+    """
     if not items:
         return []
     from jinja2 import TemplateError
 
     try:
-        return [list(ids) for ids in call(list(items.values()))]
-    except (TemplateError, *_FAULTS):
+        found = [list(ids) for ids in call(list(items.values()))]
+    except (TemplateError, *FAULTS):
         for index, item in items.items():
             try:
                 call([item])
             except TemplateError as error:
                 raise PromptError(f"{who} refuses {what}: {error}", index) from error
-            except _FAULTS as error:
-                raise PromptError(f"{who} fails on {what}: {type(error).__name__}: {error}", index) from error
+            except FAULTS as error:
+                fault = f"{who} fails on {what}: {type(error).__name__}: {error}"
+                raise PromptError(_missing_tokens(tokenizer, text_of, item) or fault, index) from error
         raise
+    for (index, item), ids in zip(items.items(), found, strict=True):
+        if None in ids:
+            raise PromptError(_missing_tokens(tokenizer, text_of, item) or f"{who} makes no token of {what}.", index)
+    return found
+
+
+def _missing_tokens(tokenizer: Tokenizer, text_of: Callable[[Any], Any], item: Any) -> str | None:
+    """Say which characters a tokenizer has no token for; None if it has one for each.
+
+    A slow tokenizer without an unknown token gives None for them, or, where it makes a mask and the first id is None,
+    fails without a word on the reason.
+    """
+    from jinja2 import TemplateError
+
+    def lacks(text: str) -> bool:
+        return None in tokenizer(text, add_special_tokens=False, return_attention_mask=False)["input_ids"]
+
+    try:
+        text = str(text_of(item))
+        if not lacks(text):
+            return None
+    except (TemplateError, *FAULTS):
+        return None
+    characters = [repr(c) for c in dict.fromkeys(text) if lacks(c)]
+    return (
+        f"The tokenizer in {tokenizer.name_or_path or 'memory'} has no token for "
+        f"{', '.join(characters[:3]) or 'a part of the text'}, and no unknown token. Drop or change such texts, or set "
+        "its unk_token."
+    )
 
 
 def truncate(ids: Sequence[int], max_tokens: int, mode: Truncation) -> list[int]:
     """Shorten `ids` to at most `max_tokens`.
 
     left keeps the last tokens, right the first, middle the first ``max_tokens // 2`` and the last rest; error raises
-    DataError naming both lengths.
+    DataError naming both lengths. Raises ValueError for any other mode.
     """
+    require_mode(mode)
     if len(ids) <= max_tokens:
         return list(ids)
     if mode == "left":
@@ -189,12 +260,32 @@ def truncate(ids: Sequence[int], max_tokens: int, mode: Truncation) -> list[int]
     )
 
 
+def require_mode(mode: str) -> None:
+    """Raise ValueError unless `mode` is one of truncation."""
+    if mode not in get_args(Truncation):
+        raise ValueError(f"Truncation must be one of {', '.join(get_args(Truncation))}, but is {mode!r}.")
+
+
+def native_messages(messages: Any) -> list[Message]:
+    """Return messages as native Python types, without keys whose value is None; DataError if they are no messages."""
+    native = None if isinstance(messages, (str, Mapping)) else to_native(messages)
+    if not isinstance(native, list):
+        raise DataError(f"A list of messages is expected, but this is {type(messages).__name__}: {messages!r:.80}.")
+    for number, message in enumerate(native):
+        if not isinstance(message, dict):
+            raise DataError(
+                f"messages[{number}] must be a dict with role and content, but is {type(message).__name__}: "
+                f"{message!r:.80}."
+            )
+    return [without_none(message) for message in native]
+
+
 def to_native(value: Any) -> Any:
     """Turn numpy arrays and scalars, tuples and mappings, at any depth, into lists, plain scalars and dicts."""
     if isinstance(value, np.ndarray):
-        return [to_native(entry) for entry in value.tolist()]
+        return [to_native(entry) for entry in value] if value.ndim else to_native(value[()])
     if isinstance(value, np.generic):
-        return value.item()
+        return value if value.dtype.kind in "mM" else value.item()  # as integers, times would lose their unit
     if isinstance(value, Mapping):
         return {key: to_native(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
@@ -202,9 +293,10 @@ def to_native(value: Any) -> Any:
     return value
 
 
-def _without_none(value: Any) -> Any:
+def without_none(value: Any) -> Any:
+    """Drop the keys of dicts whose value is None, at any depth."""
     if isinstance(value, dict):
-        return {key: _without_none(entry) for key, entry in value.items() if entry is not None}
+        return {key: without_none(entry) for key, entry in value.items() if entry is not None}
     if isinstance(value, list):
-        return [_without_none(entry) for entry in value]
+        return [without_none(entry) for entry in value]
     return value

@@ -84,18 +84,16 @@ def measure_rows(
 def _measure_prompts(
     rows: Sequence[Mapping[str, Any]], tokenizer: DecodingTokenizer, config: DataConfig
 ) -> Iterator[int | DataError]:
-    while rows:
-        try:
-            yield from map(len, prompts_of_rows(tokenizer, rows, config))
-            return
-        except PromptError as error:
-            # Those before it are not refused, but one may have no tokens.
-            yield from _measure_prompts(rows[: error.index], tokenizer, config)
+    try:
+        yield from map(len, prompts_of_rows(tokenizer, rows, config))
+    except PromptError as error:
+        if len(rows) == 1:
             yield error
-            rows = rows[error.index + 1 :]
-        except DataError as error:  # of the tokenizer, whatever it is given
-            yield from [error] * len(rows)
-            return
+        else:  # each by itself: where one is refused most may be
+            for row in rows:
+                yield from _measure_prompts([row], tokenizer, config)
+    except DataError as error:  # of the tokenizer, whatever it is given
+        yield from [error] * len(rows)
 
 
 def _conversation(

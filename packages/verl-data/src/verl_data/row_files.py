@@ -1,22 +1,26 @@
 """Any row of a Parquet or JSONL file at any time, without holding the file in memory."""
 
+import hashlib
 import mmap
 import os
 import tempfile
 from abc import ABC, abstractmethod
+from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from os import PathLike
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 
 from verl_data.chunks import read_parquet
 from verl_data.errors import DataError
-from verl_data.files import fetched, is_url, sha256
+from verl_data.files import fetched, sha256
 from verl_data.rows import BYTE_ORDER_MARK, Row, parse_line, to_rows
+from verl_data.schema.fields import may_hold_surrogates, row_text_problems
 
 
 class RowFile(ABC):
@@ -55,7 +59,37 @@ def open_rows(file: str | PathLike[str]) -> RowFile:
             "Parquet."
         )
     with fetched(name) as path:
-        return ParquetRows(name, path) if suffix == ".parquet" else JsonlRows(name, path, is_url(name))
+        return ParquetRows(name, path) if suffix == ".parquet" else JsonlRows(name, path)
+
+
+@contextmanager
+def _unnamed_file(name: str) -> Iterator[BinaryIO]:
+    """Open a temporary file without a name for the rows of the file `name`; a full disk is said to be one."""
+    try:
+        with tempfile.TemporaryFile(prefix="verl-data-") as file:
+            yield file
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"No room to lay out the rows of {name} in {tempfile.gettempdir()} ({os.strerror(error.errno or 0)}). "
+            "Free space there, or name a larger folder in the environment variable TMPDIR",
+        ) from error
+
+
+def _mapped(file: BinaryIO) -> mmap.mmap:
+    """Map what was written to a file; the mapping outlives the file."""
+    file.flush()
+    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def rows_of_batch(batch: pa.RecordBatch) -> list[Row | DataError]:
+    """Return the rows of a batch, and for one that Python cannot hold the error that says why."""
+    try:
+        return list(to_rows(batch))
+    except DataError as error:
+        if batch.num_rows == 1:
+            return [error]
+        return [row for index in range(batch.num_rows) for row in rows_of_batch(batch.slice(index, 1))]
 
 
 class ParquetRows(RowFile):
@@ -65,25 +99,16 @@ class ParquetRows(RowFile):
         super().__init__(name, sha256(path))
         batches: list[int] = []
         self._reader: pa.RecordBatchFileReader | None = None
-        try:
-            with tempfile.TemporaryFile(prefix="verl-data-") as file:
-                writer: pa.RecordBatchFileWriter | None = None
-                for batch in read_parquet(name, path):
-                    if writer is None:
-                        writer = pa.ipc.new_file(file, batch.schema)
-                    writer.write_batch(batch)
-                    batches.append(batch.num_rows)
-                if writer is not None:
-                    writer.close()
-                    file.flush()
-                    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # outlives the closed file
-                    self._reader = pa.ipc.open_file(pa.BufferReader(pa.py_buffer(mapped)))
-        except OSError as error:
-            raise OSError(
-                error.errno,
-                f"No room to lay out the rows of {name} in {tempfile.gettempdir()} ({os.strerror(error.errno or 0)}). "
-                "Free space there, or name a larger folder in the environment variable TMPDIR",
-            ) from error
+        with _unnamed_file(name) as file:
+            writer: pa.RecordBatchFileWriter | None = None
+            for batch in read_parquet(name, path):
+                if writer is None:
+                    writer = pa.ipc.new_file(file, batch.schema)
+                writer.write_batch(batch)
+                batches.append(batch.num_rows)
+            if writer is not None:
+                writer.close()
+                self._reader = pa.ipc.open_file(pa.BufferReader(pa.py_buffer(_mapped(file))))
         self._starts = list(accumulate(batches, initial=0))
 
     def __len__(self) -> int:
@@ -104,10 +129,13 @@ class ParquetRows(RowFile):
 
     def scan(self, columns: Sequence[str]) -> Iterator[Row]:
         """Yield every row in order, with at least those of `columns` that the file has."""
-        for number in range(len(self._starts) - 1):
+        for number, begin in enumerate(self._starts[:-1]):
             batch = self._batch(number)
             batch = batch.select([name for name in columns if name in batch.schema.names])
-            yield from to_rows(batch)
+            for row, found in enumerate(rows_of_batch(batch), begin):
+                if isinstance(found, DataError):
+                    raise DataError(f"{self.location(row)}: {found}") from found
+                yield found
 
     def _batch(self, number: int) -> pa.RecordBatch:
         assert self._reader is not None  # there are batches
@@ -115,43 +143,42 @@ class ParquetRows(RowFile):
 
 
 class JsonlRows(RowFile):
-    """The file itself, with the offset of every line; of a URL a copy without a name, which is mapped."""
+    """The lines that are not blank, copied once into an unnamed temporary file, which is mapped: whatever becomes of
+    the file itself, its rows are those that were hashed.
+    """
 
-    def __init__(self, name: str, path: Path, is_copy: bool) -> None:
-        super().__init__(name, sha256(path))
-        self._path = path
-        self._mapped: mmap.mmap | None = None
-        if is_copy and path.stat().st_size:
-            with path.open("rb") as file:  # the mapping outlives the file and its name
-                self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self._lines: list[int] = []
-        self._offsets: list[int] = []
-        offset = 0
-        with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
+    def __init__(self, name: str, path: Path) -> None:
+        content = hashlib.sha256()
+        self._lines, self._ends = array("Q"), array("Q", [0])
+        self._text: mmap.mmap | bytes = b""
+        with path.open("rb") as source, _unnamed_file(name) as file:
+            for number, line in enumerate(source, 1):
+                content.update(line)
                 if line.strip(b" \t\r\n\xef\xbb\xbf"):
+                    file.write(line)
                     self._lines.append(number)
-                    self._offsets.append(offset)
-                offset += len(line)
+                    self._ends.append(self._ends[-1] + len(line))
+            if self._lines:
+                self._text = _mapped(file)
+        super().__init__(name, content.hexdigest())
 
     def __len__(self) -> int:
-        return len(self._offsets)
+        return len(self._lines)
 
     def take(self, rows: Sequence[int]) -> list[Row]:
         """Return some rows, in the order asked for."""
-        return list(self._read(rows))
+        return [self._row(row) for row in rows]
 
     def scan(self, columns: Sequence[str]) -> Iterator[Row]:
         """Yield every row in order, with all of its columns."""
-        yield from self._read(range(len(self)))
+        return map(self._row, range(len(self)))
 
-    def _read(self, rows: Iterable[int]) -> Iterator[Row]:
-        if not self._offsets:
-            return
-        with self._path.open("rb") if self._mapped is None else nullcontext(self._mapped) as file:
-            for row in rows:
-                file.seek(self._offsets[row])
-                yield parse_line(self.name, self._lines[row], file.readline().removeprefix(BYTE_ORDER_MARK))
+    def _row(self, row: int) -> Row:
+        line = self._text[self._ends[row] : self._ends[row + 1]]
+        parsed = parse_line(self.name, self._lines[row], line.removeprefix(BYTE_ORDER_MARK))
+        if may_hold_surrogates(line) and (problems := row_text_problems(parsed)):
+            raise DataError(f"{self.location(row)}: {'; '.join(problems)}.")
+        return parsed
 
     def location(self, row: int) -> str:
         """Name a row (from 0) and its line (from 1) for messages."""

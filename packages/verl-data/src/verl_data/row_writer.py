@@ -10,16 +10,16 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from verl_data.arrow_types import merge, rows_to_batch, storable, to_array
+from verl_data.arrow_types import merge, refit, rows_to_batch, storable
 from verl_data.chunks import memory_chunks
 from verl_data.errors import DataError
 from verl_data.files import HASH_BYTES, atomic_file
-from verl_data.rows import Row, to_rows
+from verl_data.rows import Row
 
 #: About how many bytes a row group holds in memory.
 _GROUP_BYTES = 16 << 20
@@ -34,7 +34,11 @@ def write_rows(rows: Iterable[Row], output: str | PathLike[str]) -> int:
     """
     with parquet_output(output) as writer:
         for chunk in memory_chunks(rows):
-            writer.add(*rows_to_batch(chunk.rows(), partial(_output_row, chunk.index)))
+            rows_of_chunk = list(chunk.rows())
+            for index, row in enumerate(rows_of_chunk):
+                if not isinstance(row, dict):
+                    raise DataError(f"{_output_row(chunk.index, index)}: a dict is expected, not {type(row).__name__}.")
+            writer.add(*rows_to_batch(cast(list[Row], rows_of_chunk), partial(_output_row, chunk.index)))
     return writer.rows
 
 
@@ -68,8 +72,8 @@ class ParquetOutput:
         """Rows written."""
         self.sha256 = ""
         """The SHA-256 of the finished file, in hexadecimal."""
+        self.target = target
         self._file = file
-        self._target = target
         self._stack = stack
         self._kind: pa.DataType = pa.null()
         self._stored: pa.DataType = pa.null()
@@ -94,7 +98,7 @@ class ParquetOutput:
     def finish(self) -> None:
         """Write what is left, and everything again if a type was widened; DataError if there is no row."""
         if self._writer is None:
-            raise DataError(f"There is no row to write to {self._target}.")
+            raise DataError(f"There is no row to write to {self.target}.")
         if self._aside:
             self._set_aside()
             self._writer = self._open()
@@ -107,7 +111,7 @@ class ParquetOutput:
     def _fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if pa.struct(list(batch.schema)) == self._stored:
             return batch
-        return pa.RecordBatch.from_struct_array(to_array(to_rows(batch), self._stored))
+        return refit(batch, self._stored, partial(_output_row, self.rows))
 
     def _open(self) -> "_GroupWriter":
         return _GroupWriter(self._file, pa.schema(list(self._stored)), self._stack)
@@ -117,7 +121,7 @@ class ParquetOutput:
         if self._writer is None:
             return
         self._writer.finish()
-        part = self._stack.enter_context(tempfile.TemporaryFile(dir=self._target.parent))  # noqa: SIM115
+        part = self._stack.enter_context(tempfile.TemporaryFile(dir=self.target.parent))  # noqa: SIM115
         self._file.seek(0)
         shutil.copyfileobj(self._file, part, HASH_BYTES)
         self._aside.append(part)

@@ -47,7 +47,12 @@ def _values(array: pa.Array) -> list[Any]:
     if not array.null_count and (pa.types.is_integer(kind) or pa.types.is_float64(kind) or pa.types.is_boolean(kind)):
         numbers: list[Any] = array.to_numpy(zero_copy_only=False).tolist()
         return numbers
-    values: list[Any] = array.to_pylist(maps_as_pydicts="strict")
+    try:
+        values: list[Any] = array.to_pylist(maps_as_pydicts="strict")
+    except KeyError as error:
+        raise DataError(
+            f"A map column holds a key twice ({error}); a dict holds each once. Rename the keys."
+        ) from error
     return values
 
 
@@ -85,7 +90,7 @@ def parse_line(name: str | PathLike[str], number: int, line: bytes) -> Row:
         raise DataError(
             f"{name}, line {number}: the bytes are not UTF-8 ({error}). Convert the file to UTF-8."
         ) from error
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also integers of thousands of digits, and endless nesting
         raise DataError(
             f"{name}, line {number}: it is not JSON ({error}). JSONL has one JSON object per line."
         ) from error
@@ -98,7 +103,7 @@ def parse_array(name: str, content: bytes) -> list[Row]:
     """Parse a JSON array of objects; DataError, naming the row, for anything else."""
     try:
         rows = json.loads(content.decode("utf-8-sig"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{name} cannot be read as a JSON array: {error}") from error
     for index, row in enumerate(rows):
         if not isinstance(row, dict):

@@ -1,20 +1,32 @@
 """Conversations as training sequences: the tokens of the full render, and which of them the assistant wrote."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from verl_data.config import Truncation
 from verl_data.errors import DataError
-from verl_data.prompts import _FAULTS, Message, Tokenizer, _without_none, to_native, truncate
-from verl_data.sft_spans import Span, assistant_spans
+from verl_data.prompts import (
+    FAULTS,
+    IGNORED_TOOLS,
+    Message,
+    Tokenizer,
+    ignores_tools,
+    native_messages,
+    require_mode,
+    to_native,
+    truncate,
+    without_none,
+)
+from verl_data.sft_marks import Span
+from verl_data.sft_parts import require_shown
+from verl_data.sft_spans import assistant_spans
+from verl_data.sft_tags import has_tags, tagged_spans
 
 #: The key of an assistant message that chooses whether it is trained: 1, the default, or 0. It is the published name
 #: of fine-tuning services, and no chat template sees it.
 WEIGHT_KEY = "weight"
-
-_GENERATION_TAG = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
 class NothingToTrainError(DataError):
@@ -83,15 +95,18 @@ def render_sft(
     """Render a conversation in one call of the chat template, tokenise it once, and mark what the assistant writes.
 
     `input_ids` are the tokens of the full render, with nothing added. `loss_mask` is true on what the assistant
-    writes in it: text, thinking and tool calls up to and including the end-of-turn token, but neither the role header
-    (what a generation prompt would give) nor white space behind the turn. It is taken from where characters stand in
-    that render, never from pieces: by the template's own ``{% generation %}`` tags where it has them, else as described
-    in `verl_data.sft_spans`. A token that only begins before the assistant's text, or only ends behind it, is trained.
+    writes in it: text, thinking and tool calls up to and including the end-of-turn token, but neither what
+    `render_prompts` would give (the role header, by a generation prompt) nor white space behind the turn. It is taken
+    from where characters stand in that render, never from pieces: by the template's own ``{% generation %}`` tags where
+    it has them, else as described in `verl_data.sft_spans`. A token that only begins before the assistant's text, or
+    only ends behind it, is trained.
 
     A message of the assistant with ``"weight": 0`` is context only, and not trained.
 
-    Raises DataError if the tokenizer has no chat template or is not a fast one, if the template refuses the messages or
-    cannot be followed, and for a weight that is neither 0 nor 1; NothingToTrainError if no token is trained.
+    Raises DataError if the tokenizer has no chat template or is not a fast one; if the template refuses the messages,
+    cannot be followed, or writes nothing of `tools`, of a message's content, of a tool call, or of the thinking of the
+    last turn (see `verl_data.sft_parts`); and for a weight that is neither 0 nor 1. NothingToTrainError if no token is
+    trained.
     """
     _require_fast(tokenizer)
     if not tokenizer.chat_template:
@@ -99,16 +114,32 @@ def render_sft(
             f"The tokenizer in {tokenizer.name_or_path or 'memory'} has no chat template, so messages cannot become a "
             "sequence. Write one into its folder as chat_template.jinja; or give prompt and response as text."
         )
-    native = [_without_none(to_native(message)) for message in messages]
-    schemas = [_without_none(to_native(tool)) for tool in tools] if tools else None
+    native = native_messages(messages)
+    schemas = without_none(to_native(list(tools))) if tools is not None and len(tools) else None
     if not any(message.get("role") == "assistant" for message in native):
         raise NothingToTrainError("No message has the role assistant, so there is nothing to train.")
     trained = {number: _weight(number, message) for number, message in enumerate(native)}
     arguments = {"tools": schemas, **to_native(dict(template_kwargs or {}))}
-    if _GENERATION_TAG.search(tokenizer.get_chat_template(None, schemas)):
-        sequence = _by_tags(tokenizer, native, trained, arguments)
+
+    def render(part: Sequence[Message], generation_prompt: bool, **other: Any) -> str:
+        chosen = {"tokenize": False, "add_generation_prompt": generation_prompt, **arguments, **other}
+        return str(_apply(tokenizer, part, **chosen))
+
+    text = render(native, False)
+    if schemas and ignores_tools(partial(render, native, False), schemas):
+        raise DataError(f"{_template_of(tokenizer)} {IGNORED_TOOLS}")
+    ids, extents = _tokenize(tokenizer, text)
+    template = tokenizer.get_chat_template(arguments.get("chat_template"), schemas)
+    if has_tags(template):
+        spans = tagged_spans(
+            native, text, trained, template, lambda part, source: render(part, False, chat_template=source)
+        )
     else:
-        sequence = _by_spans(tokenizer, native, trained, arguments)
+        special = {*tokenizer.all_special_tokens, *map(str, tokenizer.added_tokens_decoder.values())}
+        found = assistant_spans(native, text, special, render)
+        spans = [span for number, span in found.items() if trained[number]]
+    require_shown(native, text, render)
+    sequence = SftSequence(ids, _mask(extents, spans))
     if not sequence.trained_tokens:
         raise NothingToTrainError("The assistant writes nothing in this conversation that is to be trained.")
     return sequence
@@ -128,6 +159,9 @@ def tokenize_sft(tokenizer: SftTokenizer, prompt: str, response: str) -> SftSequ
             f"The tokenizer in {tokenizer.name_or_path or 'memory'} has no EOS token, so a response cannot be ended: "
             "the model would never learn to stop. Set its eos_token."
         )
+    for name, given in (("prompt", prompt), ("response", response)):
+        if not isinstance(given, str):
+            raise DataError(f"The {name} must be text, but is {type(given).__name__}: {given!r:.80}.")
     text = prompt + response
     ids, extents = _tokenize(tokenizer, text)
     mask = _mask(extents, [(len(prompt), len(text))])
@@ -166,8 +200,9 @@ def truncate_sft(sequence: SftSequence, max_tokens: int, mode: Truncation) -> Sf
     """Shorten a sequence to at most `max_tokens`, ids and mask by the same cut; see `truncate` for the modes.
 
     Raises DataError in mode error for a sequence that is longer, NothingToTrainError where the cut leaves no token to
-    train.
+    train, ValueError for any other mode.
     """
+    require_mode(mode)
     if len(sequence) <= max_tokens:
         return sequence
     if mode == "error":
@@ -184,51 +219,20 @@ def truncate_sft(sequence: SftSequence, max_tokens: int, mode: Truncation) -> Sf
     return cut
 
 
-def _by_tags(
-    tokenizer: SftTokenizer, messages: list[Message], trained: Mapping[int, bool], arguments: Mapping[str, Any]
-) -> SftSequence:
-    """Let the template's generation tags say what the assistant writes."""
-    encoding = _apply(
-        tokenizer, messages, tokenize=True, return_dict=True, return_assistant_tokens_mask=True, **arguments
-    )
-    ids, mask = list(encoding["input_ids"]), [bool(bit) for bit in encoding["assistant_masks"]]
-    turns = [number for number, message in enumerate(messages) if message.get("role") == "assistant"]
-    if not all(trained[number] for number in turns):
-        starts = [i for i, bit in enumerate(mask) if bit and not (i and mask[i - 1])]
-        if len(starts) != len(turns):
-            raise DataError(
-                f"The chat template's generation tags mark {len(starts)} stretches of tokens for {len(turns)} messages "
-                f"of the assistant, so that those of {WEIGHT_KEY} 0 cannot be told apart."
-            )
-        for start, end, number in zip(starts, [*starts[1:], len(mask)], turns, strict=True):
-            if not trained[number]:
-                mask[start:end] = [False] * (end - start)
-    return SftSequence(ids, mask)
-
-
-def _by_spans(
-    tokenizer: SftTokenizer, messages: list[Message], trained: Mapping[int, bool], arguments: Mapping[str, Any]
-) -> SftSequence:
-    def render(part: Sequence[Message], generation_prompt: bool) -> str:
-        return str(_apply(tokenizer, part, tokenize=False, add_generation_prompt=generation_prompt, **arguments))
-
-    text = render(messages, False)
-    ids, extents = _tokenize(tokenizer, text)
-    special = {*tokenizer.all_special_tokens, *map(str, tokenizer.added_tokens_decoder.values())}
-    spans = assistant_spans(messages, text, special, render)
-    return SftSequence(ids, _mask(extents, [span for number, span in spans.items() if trained[number]]))
-
-
 def _apply(tokenizer: SftTokenizer, messages: Sequence[Message], **arguments: Any) -> Any:
     from jinja2 import TemplateError
 
-    who = f"The chat template of {tokenizer.name_or_path or 'the tokenizer'}"
+    who = _template_of(tokenizer)
     try:
         return tokenizer.apply_chat_template(list(messages), **arguments)
     except TemplateError as error:
         raise DataError(f"{who} refuses these messages: {error}") from error
-    except _FAULTS as error:
+    except FAULTS as error:
         raise DataError(f"{who} fails on these messages: {type(error).__name__}: {error}") from error
+
+
+def _template_of(tokenizer: SftTokenizer) -> str:
+    return f"The chat template of {tokenizer.name_or_path or 'the tokenizer'}"
 
 
 def _tokenize(tokenizer: SftTokenizer, text: str) -> tuple[list[int], list[Span]]:
@@ -237,7 +241,16 @@ def _tokenize(tokenizer: SftTokenizer, text: str) -> tuple[list[int], list[Span]
     Tokenizers that leave outer white space out of offsets give a token of white space none at all: each token is taken
     to begin at the latest where those before it end. The bytes of one character share it.
     """
-    encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    try:
+        encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    except FAULTS as error:
+        surrogate = next((c for c in text if "\ud800" <= c <= "\udfff"), None)
+        why = (
+            f"{type(error).__name__}: {error}"
+            if surrogate is None
+            else f"it has {surrogate!r}, half a character, which no tokenizer takes. Repair or drop such texts"
+        )
+        raise DataError(f"The tokenizer in {tokenizer.name_or_path or 'memory'} fails on this text: {why}.") from error
     extents: list[Span] = []
     reached = 0
     for start, end in encoding["offset_mapping"]:

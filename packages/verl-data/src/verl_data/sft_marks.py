@@ -2,11 +2,18 @@
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
 from verl_data.errors import DataError
 from verl_data.prompts import Message
+
+Span = tuple[int, int]
+#: Renders messages to text, with a generation prompt or without; DataError where the template refuses them.
+Render = Callable[[Sequence[Message], bool], str]
+#: What the thinking of a message is called, whichever key has it.
+REASONING = "thinking"
 
 _THINKING_TAGS = re.compile("(</?think>)")
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
@@ -57,15 +64,18 @@ class Marks:
     `probe` and `follower` belong to none: they are texts to be rendered in messages that are not in the conversation.
     """
 
-    def __init__(self, messages: Sequence[Message], text: str, *, everything: bool) -> None:
+    def __init__(self, messages: Sequence[Message], text: str, *, everything: bool, fill: bool = False) -> None:
         """Mark the texts of `messages`, whose render is `text`: of all, or only what the assistant says, without the
-        names of tools. DataError if there are more texts than marks.
+        names of tools; with `fill` also contents without text. DataError if there are more texts than marks.
         """
+        self._fill = fill
         used = set(text).union(*(_texts(message) for message in messages))
         self._free = (mark for mark in map(chr, chain(*_MARKS)) if mark not in used)
         self.probe, self.follower = self._new_mark(), self._new_mark()
         self.owners: dict[str, int] = {}
         """The message that each mark belongs to."""
+        self.parts: dict[str, tuple[int, str]] = {}
+        """The message of each mark, and the part of it: content, thinking, or one of its tool calls."""
         self.messages = [
             self._mark(number, message, names=everything)
             if everything or message.get("role") == "assistant"
@@ -93,35 +103,51 @@ class Marks:
         they split.
         """
 
-        def wrap(value: Any) -> Any:
+        def wrap(value: Any, part: str) -> Any:
             if isinstance(value, dict):
-                return {key: wrap(entry) for key, entry in value.items()}
+                return {key: wrap(entry, part) for key, entry in value.items()}
             if isinstance(value, list):
-                return [wrap(entry) for entry in value]
-            return "".join(map(enclose, _THINKING_TAGS.split(value))) if isinstance(value, str) else value
+                return [wrap(entry, part) for entry in value]
+            if not isinstance(value, str):
+                return value
+            pieces = _THINKING_TAGS.split(value)
+            answer = 0  # the first piece that is no thinking: templates take all before the last closing tag for it
+            if part == "content" and message.get("role") == "assistant":
+                answer = max((i for i, piece in enumerate(pieces) if piece == "</think>"), default=0)
+            return "".join(enclose(piece, part if i >= answer else REASONING) for i, piece in enumerate(pieces))
 
-        def enclose(piece: str) -> str:
+        def enclose(piece: str, part: str) -> str:
             body = piece.strip()
             if not body or _THINKING_TAGS.fullmatch(piece):
                 return piece
             lead = piece.index(body)
             before, after = self._new_mark(), self._new_mark()
             self.owners[before] = self.owners[after] = number
+            self.parts[before] = self.parts[after] = number, part
             return f"{piece[:lead]}{before}{body}{after}{piece[lead + len(body) :]}"
 
         marked = dict(message)
         for key in ("content", *_REASONING_KEYS):
-            value = message.get(key)
+            value, part = message.get(key), "content" if key == "content" else REASONING
             if isinstance(value, str):
-                marked[key] = wrap(value)
+                marked[key] = wrap(value, part)
             elif isinstance(value, list):
                 marked[key] = [
-                    {**part, "text": wrap(part["text"])} if isinstance(part, dict) and "text" in part else part
-                    for part in value
+                    {**piece, "text": wrap(piece["text"], part)}
+                    if isinstance(piece, dict) and "text" in piece
+                    else piece
+                    for piece in value
                 ]
         if isinstance(calls := message.get("tool_calls"), list):
             said = ("name", "arguments") if names else ("arguments",)
-            marked["tool_calls"] = [_mark_call(call, said, wrap) if isinstance(call, dict) else call for call in calls]
+            marked["tool_calls"] = [
+                _mark_call(call, said, partial(wrap, part=f"tool_calls[{place}]")) if isinstance(call, dict) else call
+                for place, call in enumerate(calls)
+            ]
+        if self._fill and isinstance(content := message.get("content"), str) and not content.strip():
+            filled = self._new_mark()
+            self.owners[filled] = number
+            marked["content"] = filled + content
         return marked
 
 

@@ -6,23 +6,21 @@ wrapped in marks, characters that occur nowhere else, and the conversation is re
 must be the full render again, and the marks tell which message each stretch of it comes from. What lies between marks
 (role headers, tags, end-of-turn tokens) is told apart by rendering the conversation up to a turn:
 
-- a turn begins behind what the template writes to make the assistant speak (the generation prompt), or, for a template
-  that has none, behind what it writes before any text of an assistant's;
+- a turn begins where the prompt that a model answers would end: behind what the template writes for the messages
+  before it, with the generation prompt if it has one. Where the turn does not continue that (a generation prompt that
+  opens a thought where the turn has none), it begins behind what the template writes before any text of an
+  assistant's; at the beginning of a conversation without what, in an answer to a prompt, is no part of the prompt;
 - it ends with what the template writes behind the turn when the conversation ends there, as far as the full render has
   the same.
 
 A template for which one of these does not hold is refused; none is followed by guessing.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from verl_data.errors import DataError
 from verl_data.prompts import Message
-from verl_data.sft_marks import Around, Marks, View
-
-Span = tuple[int, int]
-#: Renders messages to text, with a generation prompt or without; DataError where the template refuses them.
-Render = Callable[[Sequence[Message], bool], str]
+from verl_data.sft_marks import Around, Marks, Render, Span, View
 
 
 def assistant_spans(
@@ -130,17 +128,34 @@ class _Conversation:
         raise DataError(f"message {number} does not begin as the template lets the assistant begin")
 
     def _headers(self, number: int, before: View) -> Iterator[str]:
-        if number and before.text != self._without_generation_prompt(number):
+        if number:
             yield before.rest
             if stripped := before.rest.rstrip():
                 yield stripped
-        # There is no generation prompt, or this turn does not continue it (earlier turns without their thinking): what
-        # precedes a text that says nothing, in an earlier turn or in the last.
+        # There is no prompt, or this turn does not continue it (earlier turns without their thinking): what precedes a
+        # text that says nothing, in an earlier turn or in the last.
+        lead = self._lead() if not number else ""
         for follows in (True, False):
             said = self._saying_nothing(number, follows)
             if said is not None and said.preceding == before.last[1]:
-                yield said.before
-                yield said.before.rstrip()
+                header = said.before.removesuffix(lead)
+                yield header
+                yield header.rstrip()
+
+    def _lead(self) -> str:
+        """What stands between the prompt and the answer to it, which the model writes: white space, or a whole header
+        where there is no generation prompt. Empty where no answer continues its prompt.
+        """
+        asked = {"role": "user", "content": self._marks.follower}
+        try:
+            prompt = self._view([asked], True)
+            answered = self._view([asked, {"role": "assistant", "content": self._marks.probe}], False)
+        except DataError:
+            return ""
+        around = answered.around(self._marks.probe)
+        if around is None or around.preceding != prompt.last[1] or not around.before.startswith(prompt.rest):
+            return ""
+        return around.before.removeprefix(prompt.rest)
 
     def _saying_nothing(self, number: int, follows: bool) -> Around | None:
         """What stands around a text that the assistant says in place of the turn, the last or one that a user follows;
@@ -152,12 +167,6 @@ class _Conversation:
         except DataError:
             return None
         return view.around(self._marks.probe)
-
-    def _without_generation_prompt(self, number: int) -> str | None:
-        try:
-            return self._view(self._marks.messages[:number], False).text
-        except DataError:
-            return None
 
     def _end(self, number: int, start: int, last: int, following: int, mark: str | None) -> int:
         """Where the turn ends whose last mark is `mark`, at `last`, before the next mark at `following`."""

@@ -1,23 +1,21 @@
 """A few rows of training data as the model is given them."""
 
-import unicodedata
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from reprlib import Repr
 from typing import Any
 
-import pyarrow as pa
-
 from verl_data.chunks import Chunk, read_chunks
 from verl_data.config import DataConfig
 from verl_data.errors import DataError
 from verl_data.files import expand, fetched
 from verl_data.rendering import DecodingTokenizer, render_row
-from verl_data.rows import Row, to_rows
+from verl_data.rows import Row
 from verl_data.schema import SCHEMAS, SchemaName, recognise_schema
 from verl_data.schema.fields import MEDIA_COLUMNS
 from verl_data.schema.kinds import needs
+from verl_data.terminal import visible
 
 #: What stands around the text that is trained.
 TRAINED_MARKS = ("⟦", "⟧")
@@ -26,8 +24,6 @@ _SHORT = Repr()
 _SHORT.maxstring = _SHORT.maxother = 160
 _SHORT.maxdict = _SHORT.maxlist = 8
 _SHORT.maxlevel = 4
-#: Bidirectional classes of characters that turn text about.
-_TURNING = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
 
 
 @dataclass(frozen=True)
@@ -40,7 +36,7 @@ class ShownPart:
     """None without a tokenizer."""
     text: str
     """With special tokens; what is trained stands between `TRAINED_MARKS`. Characters that a terminal obeys rather than
-    shows are written as escapes."""
+    shows, or that cannot be seen, are written as escapes."""
 
 
 @dataclass(frozen=True)
@@ -127,11 +123,11 @@ class _Look:
 
     def at(self, chunk: Chunk, index: int) -> ShownRow:
         """Show one row of a chunk."""
-        place = chunk.location(index)
+        place = visible(chunk.location(index), keep="")
         try:
-            row = _row(chunk, index)
+            row = chunk.row(index)
         except DataError as error:
-            return ShownRow(place, self.schema, problems=[_visible(str(error))])
+            return ShownRow(place, self.schema, problems=[visible(str(error))])
         schema = self.schema or recognise_schema(row, self.config)
         if schema is None:
             problem = f"its columns are those of no training rows: {needs()}"
@@ -148,18 +144,12 @@ class _Look:
                 problems = [str(error)]
         spoken = [name for name in SCHEMAS[schema].content(self.config) if name not in (*MEDIA_COLUMNS, "tools")]
         if not parts:
-            parts = [ShownPart(name, None, _visible(_raw(row[name]))) for name in spoken if row.get(name) is not None]
-        return ShownRow(place, schema, parts, _columns(row, spoken), [_visible(problem) for problem in problems])
-
-
-def _row(chunk: Chunk, index: int) -> Row:
-    if isinstance(chunk.content, pa.RecordBatch):
-        return to_rows(chunk.content.slice(index, 1))[0]
-    return chunk.row(index)
+            parts = [ShownPart(name, None, visible(_raw(row[name]))) for name in spoken if row.get(name) is not None]
+        return ShownRow(place, schema, parts, _columns(row, spoken), [visible(problem) for problem in problems])
 
 
 def _columns(row: Row, but: Collection[str]) -> dict[str, str]:
-    return {_visible(name): _visible(_SHORT.repr(value)) for name, value in row.items() if name not in but}
+    return {visible(name): visible(_SHORT.repr(value)) for name, value in row.items() if name not in but}
 
 
 def _raw(value: Any) -> str:
@@ -180,17 +170,4 @@ def _message(message: Mapping[str, Any]) -> str:
 
 def _marked(stretches: list[tuple[str, bool]]) -> str:
     begin, end = TRAINED_MARKS
-    return "".join(f"{begin}{_visible(text)}{end}" if trained else _visible(text) for text, trained in stretches)
-
-
-def _visible(text: str) -> str:
-    """Write what a terminal would obey, or could not encode, as escapes: data comes from anywhere."""
-    if text.isprintable():
-        return text
-    return "".join(
-        ascii(character)[1:-1] if character not in "\n\t" and _is_unsafe(character) else character for character in text
-    )
-
-
-def _is_unsafe(character: str) -> bool:
-    return unicodedata.category(character) in ("Cc", "Cs") or unicodedata.bidirectional(character) in _TURNING
+    return "".join(f"{begin}{visible(text)}{end}" if trained else visible(text) for text, trained in stretches)

@@ -1,6 +1,6 @@
 """What a processor can read: files, URLs, Hugging Face data sets, and rows in memory."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from os import PathLike
@@ -37,13 +37,16 @@ class HfDataset:
             if (folder / "dataset_dict.json").is_file():
                 return datasets.load_from_disk(str(folder))[self.split]
             if (folder / "state.json").is_file():
-                return datasets.load_from_disk(str(folder))
+                saved = datasets.load_from_disk(str(folder))
+                if saved.split is not None and str(saved.split) != self.split:
+                    raise ValueError(f"it is the split {saved.split}")
+                return saved
             path = str(folder) if folder.is_dir() else str(self.path)
             return datasets.load_dataset(path, self.name, split=self.split, revision=self.revision)
         except (OSError, ValueError, KeyError, RuntimeError, datasets.exceptions.DatasetsError) as error:
             where = "in that folder" if folder.is_dir() else "on the Hugging Face hub"
             remedy = (
-                "Look at its files and splits."
+                "Look at its files and splits; a folder of plain files has no configurations, so leave `name` out."
                 if folder.is_dir()
                 else "Check the name, configuration and split; without a network, download it elsewhere and name the "
                 "folder instead."
@@ -68,29 +71,28 @@ class OpenedSource:
         """Find the files of `source`; FileNotFoundError or DataError if there are none."""
         self.described: list[dict[str, str]] = []
         """What was read so far, for the manifest: files with their SHA-256, or the name of a data set."""
-        self._files: list[str] = []
+        self.files: list[str] = []
+        """Paths and URLs, none for anything else."""
         self._rows: Any = ()
         if isinstance(source, HfDataset):
             self._rows = source.load()
             self.described.append({"dataset": str(source), "fingerprint": str(self._rows._fingerprint)})
         elif isinstance(source, (str, PathLike)):
-            self._files = expand(source)
-        elif isinstance(source, Sequence) and source and isinstance(source[0], (str, PathLike)):
-            self._files = expand([entry for entry in source if isinstance(entry, (str, PathLike))])
+            self.files = expand(source)
+        elif isinstance(source, Sequence) and any(isinstance(entry, (str, PathLike)) for entry in source):
+            if others := {type(entry).__name__ for entry in source if not isinstance(entry, (str, PathLike))}:
+                raise DataError(f"A source is a list of files or of rows, but this one holds {others.pop()} as well.")
+            self.files = expand([entry for entry in source if isinstance(entry, (str, PathLike))])
         else:
             self._rows = source
 
-    @property
-    def parts(self) -> int:
-        """The files, or 1 for anything else."""
-        return len(self._files) or 1
-
     def chunks(self) -> Iterator[Chunk]:
         """Yield the chunks of all rows; a URL is copied here while it is read, file by file."""
-        if not self._files:
-            yield from table_chunks(self._rows) if hasattr(self._rows, "with_format") else memory_chunks(self._rows)
+        if not self.files:
+            is_table = hasattr(self._rows, "with_format") and isinstance(self._rows, Sized)
+            yield from table_chunks(self._rows) if is_table else memory_chunks(self._rows)
         with ThreadPoolExecutor(1, thread_name_prefix="verl-data-sha256") as thread:
-            for name in self._files:
+            for name in self.files:
                 with fetched(name) as path:
                     content_hash = thread.submit(sha256, path)
                     yield from read_chunks(name, path)

@@ -1,4 +1,4 @@
-"""Endless verifiable tasks of reasoning-gym (Stojanovski et al., 2025): pip install 'verl-data[reasoning-gym]'.
+"""Endless verifiable tasks of reasoning-gym (Stojanovski et al., 2025), an extra of this package.
 
 python -m verl_data.processors.reasoning_gym --tasks chain_sum,leg_counting --size 2000 --local_save_dir data/gym
 
@@ -212,7 +212,8 @@ def _make(task: str, task_options: Mapping[str, Any]) -> Any:
         library = import_module("reasoning_gym")
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"reasoning-gym is not installed ({error}). Install it: pip install 'verl-data[reasoning-gym]'.",
+            f"reasoning-gym is not installed ({error}). Install it with verl-data's extra of that name; in a clone: "
+            "pip install 'packages/verl-data[reasoning-gym]'.",
             name=error.name,
         ) from error
     known = sorted(set(library.factory.DATASETS) - {"composite"})  # a composite is several tasks, as we have them

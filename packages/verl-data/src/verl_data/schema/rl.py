@@ -23,6 +23,7 @@ from verl_data.schema.fields import (
     DICT,
     OPTIONAL_COLUMNS,
     PROCESS,
+    is_utf8,
     json_problems,
     kind,
     messages_problem,
@@ -65,13 +66,16 @@ def rl_row_problems(row: Mapping[str, Any], config: DataConfig) -> list[str]:
         problems.append(f"field reward_model: it lacks ground_truth; it has {', '.join(map(str, reward)) or 'nothing'}")
     elif reward["ground_truth"] is None and reward.get("style", "rule") == "rule":
         problems.append("field reward_model.ground_truth: it is empty, but a rule needs an answer to compare with")
+    elif not isinstance(style := reward.get("style"), (str, type(None))):
+        problems.append(f"field reward_model.style: text is expected, such as rule, not {kind(style)}")
     else:
         problems += json_problems("reward_model.ground_truth", reward["ground_truth"])
     if not isinstance(row.get("extra_info"), (*DICT, type(None))):
         problems.append(f"field extra_info: a dict is expected, not {kind(row['extra_info'])}")
     problems += optional_problems(row)
-    for name in (source, prompt, "tools"):
-        problems += text_problems(name, row.get(name))
+    if not is_utf8([row[source], row[prompt], row.get("tools")]):  # one walk for almost every row
+        for name in (source, prompt, "tools"):
+            problems += text_problems(name, row.get(name))
     return problems
 
 

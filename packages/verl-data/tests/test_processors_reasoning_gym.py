@@ -24,6 +24,9 @@ from verl_data.processors.reasoning_gym import (
     score_response,
 )
 
+# A library that reasoning-gym needs compares with literals by "is", which Python says where it compiles it.
+pytestmark = pytest.mark.filterwarnings('ignore:"is" with a literal:SyntaxWarning')
+
 needs_library = pytest.mark.skipif(
     importlib.util.find_spec("reasoning_gym") is None, reason="the extra reasoning-gym is not installed"
 )

@@ -8,6 +8,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -160,16 +161,18 @@ def is_alive(process: int) -> bool:
     return not (status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z")
 
 
-class Importable(DataProcessor):
-    """Of a module that workers cannot import."""
-
-    def process_row(self, row: Row, index: int) -> Row:
-        return row
-
-
-def test_a_processor_that_workers_cannot_load_is_told(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"A worker process cannot load the processor \(ModuleNotFoundError: .*"):
-        Importable().run([{"n": 1}], tmp_path / "x.parquet", num_workers=2)
+def test_a_processor_that_workers_cannot_load_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("only_here")
+    code = (
+        "from verl_data import DataProcessor\nclass Kept(DataProcessor):\n    def process_row(self, row, i): return row"
+    )
+    exec(code, module.__dict__)
+    monkeypatch.setitem(sys.modules, "only_here", module)
+    with pytest.raises(
+        DataError, match=r"A worker process cannot load the processor \(ModuleNotFoundError: .*only_here"
+    ):
+        module.Kept().run([{"n": 1}], tmp_path / "x.parquet", num_workers=2)
+    assert module.Kept().run([{"n": 1}], tmp_path / "x.parquet").rows_written == 1
 
 
 def make_doubled(on_error: Any = "raise") -> DataProcessor:

@@ -1,4 +1,4 @@
-"""Advantages: published numeric cases (verl-facts A1-A5), reported bugs (bug bank C01-C10), properties."""
+"""GAE and GRPO: published numeric cases (verl-facts A1-A5), reported bugs (bug bank C01-C10)."""
 
 import math
 import pickle
@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 from verl_algos import advantages
 from verl_algos.errors import NonFiniteError
@@ -220,28 +218,7 @@ def test_grpo_refuses_infinite_rewards_and_wrong_group() -> None:
         outcome([1, 0], [0, 0, 0])
 
 
-# --- compute
-
-
-def test_required_inputs_are_declared_and_demanded() -> None:
-    assert dict(advantages.REQUIRED_INPUTS) == {
-        "gae": ("token_rewards", "values"),
-        "grpo": ("token_rewards", "group"),
-    }
-    for name, missing in (("gae", "values"), ("grpo", "group")):
-        with pytest.raises(ValueError, match=f"{name!r} needs {missing}"):
-            advantages.compute(name, token_rewards=f64([1.0]))
-
-
-def test_unknown_estimator_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"Unknown advantage estimator 'gea'. Known: gae, grpo\."):
-        advantages.compute("gea", token_rewards=f64([1.0]))
-
-
-def test_f05_unknown_argument_is_refused() -> None:
-    arguments: dict[str, Any] = {"token_rewards": f64([1.0]), "values": f64([1.0]), "lamda": 0.9}
-    with pytest.raises(TypeError, match="lamda"):
-        advantages.compute("gae", **arguments)
+# --- inputs
 
 
 @pytest.mark.parametrize(
@@ -277,59 +254,10 @@ def test_half_precision_is_computed_in_float32_without_gradient() -> None:
     assert not result.requires_grad and not returns.requires_grad
 
 
-# --- properties
-
-
-@settings(deadline=None, max_examples=60)
-@given(data=st.data(), name=st.sampled_from(["gae", "grpo"]), whiten=st.booleans())
-def test_layouts_permutations_and_padding_agree(data: st.DataObject, name: str, whiten: bool) -> None:
-    lengths = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=8))
-    width = max(lengths) + data.draw(st.integers(0, 3))
-    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 2**31)))
-    n = len(lengths)
-    valid = torch.rand(n, width, generator=generator) < 0.7
-    inside = torch.arange(width) < torch.tensor(lengths).unsqueeze(1)
-    flags = valid & inside
-    rewards = torch.randn(n, width, dtype=torch.float64, generator=generator)
-    values = torch.randn(n, width, dtype=torch.float64, generator=generator)
-    poisoned_rewards, poisoned_values = rewards.masked_fill(~flags, NAN), values.masked_fill(~flags, INF)
-    group = torch.randint(0, 3, (n,), generator=generator)
-    options: dict[str, Any] = {"gamma": 0.9, "lam": 0.8, "whiten": whiten, "norm_by_std": whiten}
-    padded = advantages.compute(
-        name, token_rewards=poisoned_rewards, values=poisoned_values, mask=flags, group=group, **options
-    )
-    packed = advantages.compute(
-        name,
-        token_rewards=poisoned_rewards[inside],
-        values=poisoned_values[inside],
-        mask=flags[inside],
-        cu_seqlens=torch.tensor([0, *lengths]).cumsum(0),
-        group=group,
-        **options,
-    )
-    order = torch.randperm(n, generator=generator)
-    permuted = advantages.compute(
-        name,
-        token_rewards=rewards[order],
-        values=values[order],
-        mask=flags[order],
-        group=1000 - group[order],
-        **options,
-    )
-    for a, b, c in zip(padded, packed, permuted, strict=True):
-        close(b, a[inside], 1e-10)
-        close(c, a[order], 1e-10)
-        assert (a[~flags] == 0).all()
-        assert a.isfinite().all()
-
-
-@settings(deadline=None, max_examples=30)
-@given(
-    rewards=st.lists(st.floats(-10, 10), min_size=2, max_size=12),
-    seed=st.integers(0, 1000),
-)
-def test_centred_advantages_of_each_group_sum_to_zero(rewards: list[float], seed: int) -> None:
-    group = torch.randint(0, 3, (len(rewards),), generator=torch.Generator().manual_seed(seed))
-    result = outcome(rewards, group.tolist(), norm_by_std=False)
-    for g in group.tolist():
-        assert abs(float(result[group == g].sum())) < 1e-9
+def test_values_are_not_touched_and_results_are_new() -> None:
+    rewards, values = f64([0, 1]), f64([0.5, 0.25])
+    before = rewards.clone(), values.clone()
+    for _ in range(2):
+        result, returns = advantages.compute("gae", token_rewards=rewards, values=values)
+        result.zero_(), returns.zero_()
+    assert torch.equal(rewards, before[0]) and torch.equal(values, before[1])

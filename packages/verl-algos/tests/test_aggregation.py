@@ -1,4 +1,4 @@
-"""Aggregation: verl-facts P4; bug bank C14-C17, C19, C20; invariance under any split."""
+"""Aggregation: verl-facts P4, P15; bug bank C14-C17, C19, C20; invariance under any split."""
 
 import math
 from typing import Any
@@ -42,6 +42,12 @@ def test_p4_modes(mode: Mode, scale: float | None, expected: float) -> None:
     result = aggregate(loss, mode=mode, denominators=count(mask), mask=mask, scale=scale)
     assert result.dim() == 0
     assert float(result) == pytest.approx(expected, abs=1e-8)
+
+
+def test_p15_token_sum_of_ranks_that_average() -> None:
+    loss = torch.tensor([[1.0, 2, 30], [4, 50, 6]])
+    mask = torch.tensor([[1, 1, 0], [1, 0, 1]], dtype=torch.bool)
+    assert float(4 * aggregate(loss, mode="token-sum", denominators=count(mask), mask=mask)) == 52
 
 
 @pytest.mark.parametrize("mode", ALL_MODES)

@@ -43,7 +43,7 @@ def test_public_names_exist() -> None:
 
 
 def test_every_published_name_is_implemented() -> None:
-    assert set(verl_algos.names.ESTIMATORS) == set(verl_algos.advantages.REQUIRED_INPUTS)
+    assert set(verl_algos.names.ESTIMATORS) <= set(verl_algos.advantages.REQUIRED_INPUTS)
     one = torch.zeros(1, 1)
     for penalty in verl_algos.names.PENALTIES:
         verl_algos.kl.penalty(penalty, one, one)

@@ -1,6 +1,7 @@
 """Policy losses: verl-facts P1, P2, P5; bug bank C25, C26, F05; gradients of the textbook formula."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,17 +72,24 @@ def test_c26_clip_fraction_counts_cut_gradients_only() -> None:
 def test_f05_clip_ratio_c_acts_and_unknown_arguments_are_refused() -> None:
     assert float(losses([-1], [10], clip_ratio_c=3.0)[0]) == pytest.approx(3.0)
     assert float(losses([-1], [10], clip_ratio_c=5.0)[0]) == pytest.approx(5.0)
-    with pytest.raises(TypeError, match="clip_ratio"):
-        losses([-1], [10], clip_ratio=0.1)
+    for kind in (TypeError, ValueError):  # a wrong keyword of a call, a wrong key of a configuration
+        with pytest.raises(kind, match=r"'vanilla' takes no option 'clip_ratio'\. It takes: clip_ratio_low"):
+            losses([-1], [10], clip_ratio=0.1)
+    with pytest.raises(ValueError, match=r"It takes: none\. clip_ratio_c belongs to: dppo_kl, dppo_tv, vanilla\."):
+        policy_losses.compute("gpg", logprobs=NEW, old_logprobs=OLD, advantages=ADVANTAGES, clip_ratio_c=3.0)
 
 
 def test_unknown_loss_and_bad_bounds() -> None:
-    with pytest.raises(ValueError, match=r"Unknown policy loss 'ppo'. Known: vanilla\."):
+    with pytest.raises(ValueError, match=r"Unknown policy loss 'ppo'\. Known: cispo, clip_cov, .*, vanilla\."):
         policy_losses.compute("ppo", logprobs=NEW, old_logprobs=OLD, advantages=ADVANTAGES)
     with pytest.raises(ValueError, match="clip_ratio_low"):
         losses([1], [1], clip_ratio_low=1.5)
     with pytest.raises(ValueError, match="clip_ratio_high"):
         losses([1], [1], clip_ratio_high=-0.1)
+    with pytest.raises(ValueError, match=r"clip_ratio_high=0\.2 must be at least 0"):
+        losses([1], [1], clip_ratio_high="0.2")
+    with pytest.raises(ValueError, match="'dro' needs dro_beta, a number above 0"):
+        policy_losses.compute("dro", logprobs=NEW, old_logprobs=OLD, advantages=ADVANTAGES)
     with pytest.raises(ValueError, match=r"old_logprobs has shape \(1, 3\)"):
         policy_losses.compute("vanilla", logprobs=NEW, old_logprobs=OLD[:1], advantages=ADVANTAGES)
 
@@ -157,3 +165,51 @@ def test_value_and_gradient_equal_the_textbook_formula(
     torch.testing.assert_close(loss.detach(), torch.tensor(expected_loss, dtype=torch.float64))
     torch.testing.assert_close(grad, torch.tensor(expected_gradient, dtype=torch.float64))
     assert int(metrics["pg_clipfrac"][0]) == cut
+
+
+def weighted_gpg(logprobs: Tensor, advantages: Tensor, factor: float = 2.0) -> Any:
+    assert not logprobs.isnan().any()
+    loss = -factor * advantages * logprobs
+    return loss + 7.0, {"factor": (loss.new_tensor(factor), loss.new_tensor(1.0))}
+
+
+class TestCustomLoss:
+    def test_function_and_import_path(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        (tmp_path / "my_losses_4711.py").write_text(
+            "def loss(*, logprobs, advantages, mask, cu_seqlens, **options):\n"
+            "    return -options['factor'] * advantages * logprobs, {}\n"
+        )
+        monkeypatch.syspath_prepend(str(tmp_path))
+        options: Any = {"mask": MASK, "factor": 3.0}
+        common: Any = {"logprobs": NEW.masked_fill(~MASK, math.nan), "old_logprobs": OLD, "advantages": ADVANTAGES}
+        by_function, metrics = policy_losses.compute(weighted_gpg, **common, **options)
+        by_path, _ = policy_losses.compute("my_losses_4711:loss", **common, **options)
+        by_file, _ = policy_losses.compute(f"{tmp_path}/my_losses_4711.py:loss", **common, **options)
+        assert torch.equal(by_path, by_file)
+        assert float(by_function[1, 2]) == 0 and float(by_path[1, 2]) == 0
+        torch.testing.assert_close(by_function[MASK], by_path[MASK] + 7.0)
+        assert float(metrics["factor"][0]) == 3.0
+
+    def test_refusals(self) -> None:
+        common: Any = {"logprobs": NEW, "old_logprobs": OLD, "advantages": ADVANTAGES}
+
+        def returns(result: object) -> Any:
+            return lambda logprobs: result
+
+        for result, message in [
+            (None, r"returned a NoneType: it returns the pair \(loss per token, metrics\)"),
+            ((NEW.sum(), {}), r"returned shape \(\) for tokens of shape \(2, 3\)"),
+            ((NEW, {"kl": 0.5}), r"returned 'kl' as a float: a metric is a pair"),
+        ]:
+            with pytest.raises(ValueError, match=message):
+                policy_losses.compute(returns(result), **common)
+        with pytest.raises(
+            ValueError, match=r"weighted_gpg\(.*cannot be called with .*unexpected keyword argument 'beta'"
+        ):
+            policy_losses.compute(weighted_gpg, **{**common, "beta": 1.0})
+        with pytest.raises(ValueError, match="json has no function 'no_such'"):
+            policy_losses.compute("json:no_such", **common)
+        with pytest.raises(ValueError, match="Unknown policy loss 'json:'"):
+            policy_losses.compute("json:", **common)
+        with pytest.raises(ValueError, match="policy loss could not be loaded from no_such_module"):
+            policy_losses.compute("no_such_module:loss", **common)

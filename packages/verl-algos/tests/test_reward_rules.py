@@ -6,7 +6,21 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from verl_algos.rewards import RULES, RewardResult, RewardRow, arithmetic, default_compute_score, gsm8k, score_all
+from verl_algos.rewards import (
+    NAMED_RULES,
+    RULES,
+    RewardResult,
+    RewardRow,
+    arithmetic,
+    code_tests,
+    default_compute_score,
+    geo3k,
+    gsm8k,
+    math_dapo,
+    math_reward,
+    score_all,
+    search_qa,
+)
 
 
 def score(response: str, truth: Any, **options: Any) -> float:
@@ -157,6 +171,46 @@ def test_any_way_of_writing_a_number_equals_it(number: Decimal, noise: str) -> N
         assert score(f"#### {written}", str(number + 1)) == 0
 
 
+def test_gsm8k_predictions_are_equal_text_for_equal_numbers() -> None:
+    preds = [gsm8k.compute_score(f"#### {text}", "1")["pred"] for text in ("1234", "1,234.00", "$1,234.", "01234", "x")]
+    assert preds == ["1234"] * 4 + [None]
+    assert gsm8k.compute_score("#### -0.0", "0")["pred"] == "0"
+    assert gsm8k.compute_score("#### 0.10", "0.1")["pred"] == "0.1"
+    assert gsm8k.compute_score("#### 100", "100")["pred"] == "100"
+
+
+@pytest.mark.parametrize(
+    ("response", "truth", "method", "expected"),
+    [
+        # verl-facts 5.2: what the original gives; where it is 0, our own rule gives 1 unless there is no number.
+        ("#### 42", "42", "strict", 1),
+        ("#### 1,234", "1234", "strict", 1),
+        ("#### 41\n#### 42", "42", "strict", 1),
+        ("#### -3", "-3", "strict", 1),
+        ("#### 42 apples", "42", "strict", 1),
+        ("#### 42.", "42", "strict", 0.1),
+        ("#### 42.0", "42", "strict", 0.1),
+        ("#### 042", "42", "strict", 0.1),
+        ("#### ,", "42", "strict", 0.1),
+        ("#### $42", "42", "strict", 0),
+        ("####42", "42", "strict", 0),
+        ("The answer is 42", "42", "strict", 0),
+        ("#### 42" + "x" * 294, "42", "strict", 0),
+        ("#### 42" + "x" * 293, "42", "strict", 1),
+        ("The answer is 42", "42", "flexible", 1),
+        ("#### $42", "42", "flexible", 1),
+        ("#### 1,234", "1234", "flexible", 0.1),
+        ("42.", "42", "flexible", 0.1),
+        ("nothing", "42", "flexible", 0),
+        (". .", "42", "flexible", 0.1),
+    ],
+)
+def test_gsm8k_as_the_original(response: str, truth: str, method: Any, expected: float) -> None:
+    assert score(response, truth, method=method, format_score=0.1, compat=True) == expected
+    with pytest.raises(ValueError, match="Unknown GSM8K method 'loose'"):
+        score(response, truth, method="loose", compat=True)
+
+
 # --- arithmetic
 
 
@@ -194,7 +248,6 @@ def test_arithmetic_ground_truth_must_be_an_integer() -> None:
 
 
 def test_default_dispatch_and_its_options() -> None:
-    assert set(RULES) == {"openai/gsm8k", "verl/arithmetic"}
     assert _value(default_compute_score("openai/gsm8k", "#### 42", "42", None)) == 1
     assert _value(default_compute_score("openai/gsm8k", "it is 42", "42", method="flexible")) == 1
     assert _value(default_compute_score("verl/arithmetic", "42", "42", extra_info={"index": 0})) == 1
@@ -202,8 +255,39 @@ def test_default_dispatch_and_its_options() -> None:
         default_compute_score("openai/gsm8k", "#### 42", "42", methd="flexible")
 
 
+@pytest.mark.parametrize(
+    ("sources", "rule"),
+    [
+        ("openai/gsm8k", gsm8k),
+        ("verl/arithmetic", arithmetic),
+        ("lighteval/MATH DigitalLearningGmbH/MATH-lighteval HuggingFaceH4/MATH-500", math_reward),
+        ("math_dapo math math_dapo_reasoning aime aime2024 aime_2025", math_dapo),
+        ("numina_aops_forum numina_synthetic_math numina_amc_aime", math_reward),
+        ("numina_synthetic_amc numina_cn_k12 numina_olympiads", math_reward),
+        ("codecontests apps codeforces taco", code_tests),
+        ("hiyouga/geometry3k", geo3k),
+        ("searchR1_nq searchR1_triviaqa searchR1_popqa searchR1_hotpotqa", search_qa),
+        ("searchR1_2wikimultihopqa searchR1_musique searchR1_bamboogle", search_qa),
+    ],
+)
+def test_every_published_data_source_has_its_rule(sources: str, rule: Any) -> None:
+    for source in sources.split():
+        assert source in RULES and RULES[source] is rule.compute_score
+
+
+def test_a_rule_by_its_own_name_takes_every_data_source() -> None:
+    assert _value(default_compute_score("my/quiz", "Answer: B", "B", rule="multiple_choice")) == 1
+    assert _value(default_compute_score("my/maths", "\\boxed{7}", "7", rule="boxed")) == 1
+    assert set(NAMED_RULES) >= {"math", "math_dapo", "code", "search_qa", "format", "geo3k", "gsm8k"}
+    with pytest.raises(ValueError, match=r"No reward rule is called 'maths'\. There are: arithmetic, boxed"):
+        default_compute_score("x", "", "", rule="maths")
+
+
 def test_a16_unknown_data_source_lists_the_known_and_the_way_out() -> None:
-    with pytest.raises(ValueError, match="openai/gsm8k, verl/arithmetic") as error:
-        default_compute_score("/home/data/gsm8k", "#### 42", "42")
-    for part in ("'/home/data/gsm8k'", "compute_score(data_source, solution_str", "reward.custom_reward_function.path"):
-        assert part in str(error.value)
+    """Bug bank A16."""
+    for source in ("/home/data/gsm8k", "numina_other"):
+        assert source not in RULES
+        with pytest.raises(ValueError, match=r"openai/gsm8k, .*verl/arithmetic") as error:
+            default_compute_score(source, "#### 42", "42")
+        for part in (repr(source), "compute_score(data_source, solution_str", "reward.custom_reward_function.path"):
+            assert part in str(error.value)

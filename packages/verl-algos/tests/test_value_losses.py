@@ -66,6 +66,19 @@ def test_value_and_gradient_equal_the_textbook_formula(tokens: list[tuple[float,
             assert float(grad[i]) == pytest.approx(v - r if plain > clipped else 0.0, abs=1e-12)
 
 
+def test_plain_loss_needs_no_old_values() -> None:
+    variable = VALUES.masked_fill(~MASK, math.nan).requires_grad_()
+    per_token, metrics = value_losses.compute(values=variable, returns=RETURNS, mask=MASK, cliprange_value=None)
+    torch.testing.assert_close(per_token.detach(), torch.where(MASK, 0.5 * (VALUES - RETURNS).square(), 0))
+    assert set(metrics) == {"vpred_mean"}
+    (grad,) = torch.autograd.grad(per_token.sum(), variable)
+    torch.testing.assert_close(grad, torch.where(MASK, VALUES - RETURNS, 0))
+    wide, _ = value_losses.compute(values=VALUES, old_values=OLD, returns=RETURNS, mask=MASK, cliprange_value=math.inf)
+    torch.testing.assert_close(wide, per_token.detach())
+    with pytest.raises(ValueError, match="needs old_values, which was not given"):
+        value_losses.compute(values=VALUES, returns=RETURNS)
+
+
 def test_explained_variance() -> None:
     returns = torch.tensor([[1.0, 2, 3, 9]], dtype=torch.float64)
     values = torch.tensor([[1.0, 2, 2, math.nan]], dtype=torch.float64)

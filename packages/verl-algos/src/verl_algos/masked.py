@@ -8,7 +8,7 @@ from torch import Tensor
 
 __all__ = ["masked_mean", "masked_sum", "masked_var", "masked_whiten"]
 
-_VARIANCE_EPSILON = 1e-8  # the published value; far below any variance that means something
+VARIANCE_EPSILON = 1e-8  # the published value; far below any variance that means something
 
 
 def masked_sum(x: Tensor, mask: Tensor) -> Tensor:
@@ -34,7 +34,7 @@ def masked_whiten(x: Tensor, mask: Tensor) -> Tensor:
     ``(x - mean) / sqrt(var + 1e-8)``. A single valid element, and each of several equal ones, becomes 0.
     """
     centred = _select(x - masked_mean(x, mask), mask)
-    return centred * torch.rsqrt(masked_var(x, mask) + _VARIANCE_EPSILON)
+    return centred * torch.rsqrt(masked_var(x, mask) + VARIANCE_EPSILON)
 
 
 def _select(x: Tensor, mask: Tensor) -> Tensor:

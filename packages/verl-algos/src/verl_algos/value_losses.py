@@ -12,41 +12,56 @@ __all__ = ["compute", "explained_variance"]
 def compute(
     *,
     values: Tensor,
-    old_values: Tensor,
     returns: Tensor,
+    old_values: Tensor | None = None,
     mask: Tensor | None = None,
     cu_seqlens: Tensor | None = None,
-    cliprange_value: float = 0.5,
+    cliprange_value: float | None = 0.5,
 ) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor]]]:
-    """Clipped squared error, ``max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2) / 2``.
+    """Squared error of the critic, clipped as in PPO (Schulman et al. 2017, its implementation) or plain.
+
+    Clipped: ``max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2) / 2``: a value gains nothing by moving further than
+    c from where it was. Plain: ``(V - R)^2 / 2``.
 
     Args:
         values: (B, T) or (T,), of the critic that is trained.
-        old_values: same shape, of the critic before this step's updates.
         returns: same shape.
+        old_values: same shape, of the critic before this step's updates; the plain loss does not need them.
         mask: same shape, the tokens that are trained; all of them if None.
         cu_seqlens: (N+1,) offsets of packed sequences.
-        cliprange_value: c, at least 0.
+        cliprange_value: c, at least 0; None for the plain loss.
 
     Returns:
-        The loss per token, 0 where the mask excludes it, and ``{name: (sum, count)}`` of ``vf_clipfrac`` (tokens
-        whose gradient the clip cut) and ``vpred_mean``.
+        The loss per token, 0 where the mask excludes it, and ``{name: (sum, count)}`` of ``vpred_mean`` and, if
+        clipped, ``vf_clipfrac`` (tokens whose gradient the clip cut).
 
     Raises:
-        ValueError: shapes disagree or cliprange_value is negative.
+        ValueError: shapes disagree, cliprange_value is negative, or old_values is missing for the clip.
     """
-    if not cliprange_value >= 0.0:
-        raise ValueError(f"cliprange_value={cliprange_value} is below 0: values may move that far from the old ones.")
-    layout = Layout.of(mask, cu_seqlens, values=values, old_values=old_values, returns=returns)
-    value, old, target = (at_least_float32(layout.select(column)) for column in (values, old_values, returns))
-    plain = (value - target).square()
-    clipped = (torch.clamp(value, old - cliprange_value, old + cliprange_value) - target).square()
+    columns = {"values": values, "returns": returns}
+    if cliprange_value is not None:
+        if not cliprange_value >= 0.0:
+            raise ValueError(
+                f"cliprange_value={cliprange_value} is below 0: values may move that far from the old ones."
+            )
+        if old_values is None:
+            raise ValueError(
+                f"The value loss with cliprange_value={cliprange_value} needs old_values, which was not given: supply "
+                "the values from before this step's updates, or pass cliprange_value=None for the plain squared error."
+            )
+        columns["old_values"] = old_values
+    layout = Layout.of(mask, cu_seqlens, **columns)
+    selected = {name: at_least_float32(layout.select(column)) for name, column in columns.items()}
+    value, target = selected["values"], selected["returns"]
+    error = (value - target).square()
     tokens = layout.mask.sum()
-    metrics = {
-        "vf_clipfrac": ((clipped > plain).sum(), tokens),
-        "vpred_mean": (value.detach().sum(), tokens),
-    }
-    return 0.5 * torch.maximum(plain, clipped), metrics
+    metrics = {"vpred_mean": (value.detach().sum(), tokens)}
+    if cliprange_value is None:
+        return 0.5 * error, metrics
+    old = selected["old_values"]
+    clipped = (torch.clamp(value, old - cliprange_value, old + cliprange_value) - target).square()
+    metrics["vf_clipfrac"] = ((clipped > error).sum(), tokens)
+    return 0.5 * torch.maximum(error, clipped), metrics
 
 
 def explained_variance(

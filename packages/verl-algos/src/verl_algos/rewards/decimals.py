@@ -34,3 +34,11 @@ def _value(match: re.Match[str]) -> Decimal:
     value = Decimal(match["digits"].replace(",", ""))
     negative = (match["sign"] in ("-", "\u2212")) != (match["inner"] is not None)
     return value.copy_negate() if negative else value
+
+
+def canonical(value: Decimal) -> str:
+    """The one way to write a number, so that equal predictions are equal text: ``42.0`` as ``42``."""
+    text = format(value, "f")
+    if "." in text:
+        text = text.rstrip("0").removesuffix(".")
+    return "0" if text == "-0" else text

@@ -12,7 +12,7 @@ from types import CodeType, ModuleType
 from typing import Any, cast
 
 from verl_algos.rewards.source import defined_at, raised_at, said
-from verl_algos.rewards.types import RewardFunction, RewardLoadError
+from verl_algos.rewards.types import RewardFunction, RewardLoadError, RewardModel
 
 _PACKAGE_PREFIX = "pkg://"
 
@@ -44,6 +44,35 @@ def load_custom(path: str | Path, name: str = "compute_score") -> RewardFunction
             "compute_score(data_source, solution_str, ground_truth, extra_info=None)."
         )
     return cast(RewardFunction, function)
+
+
+def load_model(location: str, kwargs: Mapping[str, Any] | None = None) -> RewardModel:
+    """Make a reward model of the class at ``FILE.py:Class`` or ``pkg://package.module:Class``, with `kwargs`.
+
+    Raises:
+        RewardLoadError: as `load_custom`; or the class is no `RewardModel`, leaves `score` out, or raises when it is
+            made (chained).
+    """
+    path, colon, name = location.rpartition(":")
+    if not colon or not path or not name.isidentifier():
+        raise RewardLoadError(
+            f"The reward model {location!r} is not written as FILE.py:Class or pkg://package.module:Class."
+        )
+    kind: Any = load_custom(path, name)
+    if not isinstance(kind, type) or not issubclass(kind, RewardModel):
+        raise RewardLoadError(
+            f"{name} in {path} is not a reward model: make it a subclass of verl_algos.rewards.RewardModel that "
+            "implements score(rows)."
+        )
+    try:
+        return kind(**(kwargs or {}))
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # a user's class may raise anything, and call sys.exit
+        raise RewardLoadError(
+            f"The reward model {location} raised {type(error).__name__} when it was made: {said(error)}{_at(error)}. "
+            "Correct its options or repair the class."
+        ) from error
 
 
 def check_signature(function: RewardFunction, kwargs: Mapping[str, Any] | None = None) -> None:
@@ -81,12 +110,21 @@ def _import_module(name: str) -> ModuleType:
         ) from error
 
 
-class _AsItStands(SourceFileLoader):
-    """Compiles a file as it stands: Python's cache does not notice an edit of the same second and length."""
+class FileModule(SourceFileLoader):
+    """Compiles a file as it stands: Python's cache does not notice an edit of the same second and length.
+
+    Keeps the compiled code, so that other processes can run what this one runs, whatever becomes of the file.
+    """
+
+    def __init__(self, fullname: str, path: str, code: CodeType | None = None) -> None:
+        super().__init__(fullname, path)
+        self.code = code
 
     def get_code(self, fullname: str) -> CodeType | None:
         """Compile the source; nothing is written beside the user's file."""
-        return self.source_to_code(self.get_data(self.path), self.path)
+        if self.code is None:
+            self.code = self.source_to_code(self.get_data(self.path), self.path)
+        return self.code
 
 
 def _execute_file(path: Path) -> ModuleType:
@@ -100,7 +138,7 @@ def _execute_file(path: Path) -> ModuleType:
     module_name = f"verl_custom_reward_{digest}"
     if path.suffix != ".py":
         raise RewardLoadError(f"The reward file {path} is not a Python file: its name must end with .py.")
-    spec = importlib.util.spec_from_file_location(module_name, path, loader=_AsItStands(module_name, str(path)))
+    spec = importlib.util.spec_from_file_location(module_name, path, loader=FileModule(module_name, str(path)))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module

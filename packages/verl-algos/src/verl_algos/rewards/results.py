@@ -5,7 +5,8 @@ import math
 import numbers
 from typing import Any
 
-_FLOAT32_MAX = 3.4028234663852886e38
+#: The largest finite float32.
+FLOAT32_MAX = 3.4028234663852886e38
 
 
 def unwrap(value: Any) -> Any:
@@ -30,7 +31,7 @@ def is_finite(value: object) -> bool:
     if not isinstance(value, numbers.Real):
         return False
     try:
-        return math.isfinite(value) and abs(float(value)) <= _FLOAT32_MAX
+        return math.isfinite(value) and abs(float(value)) <= FLOAT32_MAX
     except OverflowError:  # an integer or fraction beyond float64
         return False
 

@@ -2,33 +2,47 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from typing import Any, NoReturn
 
 from verl_algos.rewards import event_loop
-from verl_algos.rewards.results import describe, is_finite, plain, unwrap
+from verl_algos.rewards.results import FLOAT32_MAX, describe, is_finite, plain, unwrap
 from verl_algos.rewards.source import defined_at, raised_at, said
-from verl_algos.rewards.types import RewardError, RewardFunction, RewardRow, Score
+from verl_algos.rewards.types import (
+    Failure,
+    RewardError,
+    RewardFunction,
+    RewardModel,
+    RewardRow,
+    RewardTimeoutError,
+    Score,
+)
+
+_PLAIN = frozenset({float, int, bool, str, type(None)})
+_ADVICE = " Repair the function or the row; nothing was scored."
 
 
 def score_all(
-    function: RewardFunction,
+    function: RewardFunction | RewardModel,
     rows: Sequence[RewardRow],
     kwargs: Mapping[str, Any] | None = None,
     *,
     max_concurrency: int = 64,
 ) -> list[Score]:
-    """Score every row with `function`, plain or async; result i belongs to row i.
+    """Score every row with `function`, plain or async, in this process; result i belongs to row i.
+
+    The first row that cannot be scored ends it. `verl_algos.rewards.RewardRunner` calls functions in the same way, but
+    counts the rows that cannot be scored and goes on, in worker processes with limits.
 
     Async calls of one process all run on one event loop, in a thread of its own, so that a semaphore or HTTP session
     that the function keeps between calls goes on working.
 
     Args:
         function: called as ``function(data_source, solution_str, ground_truth, extra_info, **kwargs)`` with these
-            names as keywords.
+            names as keywords; or a `RewardModel`, which gets all rows at once.
         rows: the responses; an empty response is scored like any other.
-        kwargs: the function's own options.
+        kwargs: the function's own options; a model has its own already.
         max_concurrency: calls of an async function in flight at once. Plain functions are called one after another.
 
     Raises:
@@ -38,62 +52,171 @@ def score_all(
     """
     if max_concurrency < 1:
         raise ValueError(f"max_concurrency={max_concurrency} must be at least 1.")
-    options = dict(kwargs or {})
+    if isinstance(function, RewardModel):
+        outcomes = score_batch(function, range(len(rows)), rows)
+        for outcome in outcomes:
+            if isinstance(outcome, RewardError):
+                raise outcome
+        return [outcome for outcome in outcomes if isinstance(outcome, Score)]
     scores: list[Score | None] = [None] * len(rows)
     pending: dict[int, Awaitable[object]] = {}
     try:
         for index, row in enumerate(rows):
-            try:
-                result: object = function(
-                    data_source=row.data_source,
-                    solution_str=row.solution_str,
-                    ground_truth=row.ground_truth,
-                    extra_info=row.extra_info,
-                    **options,
-                )
-            except (KeyboardInterrupt, GeneratorExit):
-                raise
-            except BaseException as error:  # a user's function may raise anything, and call sys.exit
-                raise _raised(function, index, row, error) from error
-            if inspect.isawaitable(result):
-                pending[index] = result
+            result = call(function, index, row, kwargs or {})
+            if isinstance(result, Score):
+                scores[index] = result
             else:
-                scores[index] = _checked(function, index, row, result)
+                pending[index] = result
         if pending:
-            try:
-                awaited = event_loop.run(_await_all(function, rows, pending, max_concurrency))
-            except CancelledError as error:  # the function cancelled every task of the loop
-                first = next(iter(pending))
-                raise _raised(function, first, rows[first], error) from error
-            for index, result in awaited.items():
-                scores[index] = _checked(function, index, rows[index], result)
+            awaited: dict[int, Score] = {}
+            settle(function, rows, pending, awaited.__setitem__, None, max_concurrency=max_concurrency)
+            for index, score in awaited.items():
+                scores[index] = score
     finally:
-        for awaitable in pending.values():  # those that an error left unstarted; closing a finished one does nothing
-            if inspect.iscoroutine(awaitable):
-                awaitable.close()
+        close(pending.values())
     return [score for score in scores if score is not None]
 
 
+def call(function: RewardFunction, index: int, row: RewardRow, kwargs: Mapping[str, Any]) -> Score | Awaitable[object]:
+    """Call `function` on one row: its checked result, or what is to be awaited for it.
+
+    Raises:
+        RewardError: the function raised, or returned no reward.
+    """
+    data_source, solution_str, ground_truth, extra_info = row
+    try:
+        if kwargs:
+            result: object = function(
+                data_source=data_source,
+                solution_str=solution_str,
+                ground_truth=ground_truth,
+                extra_info=extra_info,
+                **kwargs,
+            )
+        else:  # a tenth of the cost of a GSM8K answer is saved where there is nothing to merge
+            result = function(
+                data_source=data_source, solution_str=solution_str, ground_truth=ground_truth, extra_info=extra_info
+            )
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # a user's function may raise anything, and call sys.exit
+        raise _raised(function, index, row, error) from error
+    # What nearly every rule returns, a dict of plain numbers and texts, needs none of the questions below.
+    if type(result) is dict and type(score := result.get("score")) is float and abs(score) <= FLOAT32_MAX:
+        extra = result.copy()
+        del extra["score"]
+        acc = extra.get("acc", 0.0)
+        if type(acc) is float and abs(acc) <= FLOAT32_MAX and _PLAIN.issuperset(map(type, extra.values())):
+            return Score(score, extra)
+    return result if inspect.isawaitable(result) else checked(function, index, row, result)
+
+
+def score_batch(model: RewardModel, indices: Sequence[int], rows: Sequence[RewardRow]) -> list[Score | RewardError]:
+    """Score rows, whose numbers are `indices`, with one call of a model; an error for each row that it gave one for.
+
+    Raises:
+        RewardError: the model raised, or returned another number of results.
+    """
+    if not rows:
+        return []
+    try:
+        results = model.score(rows)
+        if len(results) != len(rows):
+            raise ValueError(f"{len(results)} results for {len(rows)} rows: a model returns one for each, in order")
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # a user's model may raise anything, and call sys.exit
+        raise _raised(model, indices[0], rows[0], error) from error
+    outcomes: list[Score | RewardError] = []
+    for index, row, result in zip(indices, rows, results, strict=True):
+        try:
+            if isinstance(result, Exception):
+                raise _raised(model, index, row, result) from result
+            outcomes.append(checked(model, index, row, result))
+        except RewardError as error:
+            outcomes.append(error)
+    return outcomes
+
+
+def settle(
+    function: RewardFunction,
+    rows: Sequence[RewardRow],
+    pending: Mapping[int, Awaitable[object]],
+    scored: Callable[[int, Score], None],
+    failed: Callable[[int, RewardError | RewardTimeoutError], None] | None,
+    *,
+    max_concurrency: int,
+    wall_seconds: float | None = None,
+) -> None:
+    """Await the results of `rows` on the loop of this process, in any order.
+
+    Args:
+        function: that they came from.
+        rows: all rows, which the indices count.
+        pending: what is to be awaited for each index.
+        scored: called on the loop for each that is a reward.
+        failed: called on the loop for each that is none; None: the first one is raised and the others are cancelled.
+        max_concurrency: awaited at once.
+        wall_seconds: for each, from when its turn comes.
+
+    Raises:
+        RewardError: without `failed`, the first that raised.
+    """
+    try:
+        event_loop.run(_await_all(function, rows, pending, scored, failed, max_concurrency, wall_seconds))
+    except CancelledError as error:  # the function cancelled every task of the loop
+        first = next(iter(pending))
+        raise _raised(function, first, rows[first], error) from error
+
+
+def close(awaitables: Iterable[Awaitable[object]]) -> None:
+    """Close those that an error left unstarted; closing a finished one does nothing."""
+    for awaitable in awaitables:
+        if inspect.iscoroutine(awaitable):
+            awaitable.close()
+
+
 async def _await_all(
-    function: RewardFunction, rows: Sequence[RewardRow], pending: Mapping[int, Awaitable[object]], max_concurrency: int
-) -> dict[int, object]:
+    function: RewardFunction,
+    rows: Sequence[RewardRow],
+    pending: Mapping[int, Awaitable[object]],
+    scored: Callable[[int, Score], None],
+    failed: Callable[[int, RewardError | RewardTimeoutError], None] | None,
+    max_concurrency: int,
+    wall_seconds: float | None,
+) -> None:
     slots = asyncio.Semaphore(max_concurrency)
     ending = False
 
-    async def wait_for(index: int, awaitable: Awaitable[object]) -> object:
+    async def wait_for(index: int, awaitable: Awaitable[object]) -> None:
         async with slots:
+            limit = asyncio.timeout(wall_seconds)
             try:
-                return await awaitable
+                async with limit:
+                    result = await awaitable
+                score = checked(function, index, rows[index], result)
             except (KeyboardInterrupt, GeneratorExit):
                 raise
+            except RewardError as error:
+                problem: RewardError | RewardTimeoutError = error
             except BaseException as error:  # a user's function may raise anything, and call sys.exit
                 if ending and isinstance(error, asyncio.CancelledError):
                     raise  # from below, not the function's own
-                raise _raised(function, index, rows[index], error) from error
+                if limit.expired():
+                    problem = RewardTimeoutError(f"it was waited for longer than {wall_seconds:g} s")
+                else:
+                    problem = _raised(function, index, rows[index], error)
+                    problem.__cause__ = error
+            else:
+                scored(index, score)
+                return
+        if failed is None:
+            raise problem
+        failed(index, problem)
 
     tasks = [asyncio.create_task(wait_for(index, awaitable)) for index, awaitable in pending.items()]
     try:
-        return dict(zip(pending, await asyncio.gather(*tasks), strict=True))
+        await asyncio.gather(*tasks)
     finally:
         ending = True
         for task in tasks:  # after an error the others would go on
@@ -101,7 +224,12 @@ async def _await_all(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _checked(function: RewardFunction, index: int, row: RewardRow, result: object) -> Score:
+def checked(function: RewardFunction | RewardModel, index: int, row: RewardRow, result: object) -> Score:
+    """What the function returned, as a score.
+
+    Raises:
+        RewardError: it is not a reward.
+    """
     if isinstance(result, Mapping):
         if "score" not in result:
             _refuse(
@@ -118,33 +246,40 @@ def _checked(function: RewardFunction, index: int, row: RewardRow, result: objec
     return Score(score, {"acc": score})
 
 
-def _finite(function: RewardFunction, index: int, row: RewardRow, value: object) -> float:
+def _finite(function: RewardFunction | RewardModel, index: int, row: RewardRow, value: object) -> float:
     number = unwrap(value)
     if not is_finite(number):
         _refuse(function, index, row, f"{describe(number)}, not a finite reward")
     return float(number)
 
 
-def _describe(function: RewardFunction, index: int, row: RewardRow) -> str:
+def _describe(function: RewardFunction | RewardModel, index: int, row: RewardRow) -> str:
     name = getattr(function, "__name__", type(function).__name__)
-    place = f" ({at})" if (at := defined_at(function)) else ""
-    return f"The reward function {name}{place} failed on row {index} (data_source {row.data_source!r}): it"
+    kind, code = ("model", function.score) if isinstance(function, RewardModel) else ("function", function)
+    place = f" ({at})" if (at := defined_at(code)) else ""
+    return f"The reward {kind} {name}{place} failed on row {index} (data_source {row.data_source!r}): it"
 
 
-def _raised(function: RewardFunction, index: int, row: RewardRow, error: BaseException) -> RewardError:
+def _raised(function: RewardFunction | RewardModel, index: int, row: RewardRow, error: BaseException) -> RewardError:
     where = f", at {at}" if (at := raised_at(error)) else ""
     return RewardError(
-        f"{_describe(function, index, row)} raised {type(error).__name__}: {said(error)}{where}. "
-        "Repair the function or the row; nothing was scored.",
+        f"{_describe(function, index, row)} raised {type(error).__name__}: {said(error)}{where}.{_ADVICE}",
         index,
         row.data_source,
     )
 
 
-def _refuse(function: RewardFunction, index: int, row: RewardRow, what: str) -> NoReturn:
+def _refuse(function: RewardFunction | RewardModel, index: int, row: RewardRow, what: str) -> NoReturn:
     raise RewardError(
         f"{_describe(function, index, row)} returned {what}. "
         "A reward is a finite number in float32's range, or a mapping with one under 'score'.",
         index,
         row.data_source,
     )
+
+
+def as_failure(error: RewardError | RewardTimeoutError) -> Failure:
+    """Why a row has no reward, without the advice that `score_all` adds."""
+    if isinstance(error, RewardTimeoutError):
+        return Failure("timeout", str(error))
+    return Failure("exception", str(error).removesuffix(_ADVICE))

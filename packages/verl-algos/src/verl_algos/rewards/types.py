@@ -1,7 +1,8 @@
 """What a reward function is, and what scoring a row yields."""
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 #: What a reward function returns: a number, or a mapping with "score" whose other entries are logged beside it.
 RewardResult = float | Mapping[str, Any]
@@ -30,6 +31,31 @@ class Score(NamedTuple):
     """The other entries of a returned mapping; for a plain number ``{"acc": number}``, the published name."""
 
 
+class RewardModel(ABC):
+    """Something that scores batches of responses: subclass it, implement `score`, and give it to whatever takes a
+    reward function.
+    """
+
+    @abstractmethod
+    def score(self, rows: Sequence[RewardRow]) -> Sequence[RewardResult | Exception]:
+        """Return one reward per row, in order: a number, or a mapping with "score"; or why that row has none.
+
+        Called in the process that made the model, from one thread at a time, with at least one row.
+        """
+
+
+class Failure(NamedTuple):
+    """Why a row has no reward."""
+
+    kind: Literal["timeout", "exception"]
+    """timeout: a limit of time was reached; exception: the function raised or its worker died."""
+    message: str
+
+
+class RewardTimeoutError(Exception):
+    """A row took longer than it may."""
+
+
 class RewardError(RuntimeError):
     """A reward function raised, or returned something that is not a reward; the cause is chained."""
 
@@ -46,3 +72,7 @@ class RewardError(RuntimeError):
 
 class RewardLoadError(ValueError):
     """A reward function could not be loaded from where the configuration says."""
+
+
+class MissingExtraError(ImportError):
+    """A rule or model needs a package that is not installed; the message has the install line."""

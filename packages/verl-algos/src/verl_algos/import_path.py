@@ -1,0 +1,89 @@
+"""A user's function by its import path: ``package.module:function`` or ``file.py:function``. Needs no torch."""
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+__all__ = ["is_import_path", "load_function"]
+
+
+def is_import_path(name: str) -> bool:
+    """Whether `name` has the form of an import path; nothing is looked up."""
+    place, colon, function = name.rpartition(":")
+    return bool(place and colon and function.isidentifier())
+
+
+def load_function(path: str, what: str) -> Callable[..., Any]:
+    """The function at the import path `path`. A file is executed at its first use and after every edit.
+
+    Args:
+        path: ``package.module:function`` or ``file.py:function``.
+        what: what the function is for, as errors call it: "advantage estimator".
+
+    Raises:
+        ValueError: the path is not of that form, or leads to nothing that can be called. What importing the module
+            raises is chained.
+    """
+    if not is_import_path(path):
+        raise ValueError(f"{path!r} is not an import path: write package.module:function or file.py:function.")
+    place, _, name = path.rpartition(":")
+    if place.endswith(".py"):
+        file = Path(place).expanduser()
+        if not file.is_file():
+            raise ValueError(
+                f"The file {place} of the {what} {path!r} does not exist (looked in {Path.cwd()}): correct its path."
+            )
+        status = file.stat()
+        module = _execute(file.resolve(), status.st_mtime_ns, status.st_size, what)
+    else:
+        try:
+            module = importlib.import_module(place)
+        except Exception as error:
+            raise _broken(place, what, error) from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        public = ", ".join(sorted(n for n, value in vars(module).items() if callable(value) and not n.startswith("_")))
+        raise ValueError(
+            f"{place} has no function {name!r}, which {path!r} names as the {what}. Callable names there: "
+            f"{public or 'none'}."
+        )
+    return function  # type: ignore[no-any-return]  # whatever its signature is
+
+
+class _AsItStands(SourceFileLoader):
+    """Compiles a file as it stands: Python's cache does not notice an edit of the same second and length."""
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        """Compile the source; nothing is written beside the user's file."""
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
+@lru_cache(maxsize=32)
+def _execute(file: Path, mtime_ns: int, size: int, what: str) -> ModuleType:
+    """The module of a file; the time and size of its last edit are there for the cache."""
+    digest = hashlib.sha256(str(file).encode()).hexdigest()[:12]
+    name = f"verl_custom_{digest}"  # cannot hide an installed module
+    spec = importlib.util.spec_from_file_location(name, file, loader=_AsItStands(name, str(file)))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where pickle and dataclasses look
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise _broken(str(file), what, error) from error
+    return module
+
+
+def _broken(place: str, what: str, error: Exception) -> ValueError:
+    return ValueError(
+        f"The {what} could not be loaded from {place}, which raised {type(error).__name__}: {error}. Repair it, or "
+        "correct the import path."
+    )

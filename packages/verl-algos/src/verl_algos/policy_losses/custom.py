@@ -1,0 +1,57 @@
+"""A user's policy loss: how it is called, and what it must return."""
+
+import inspect
+from collections.abc import Callable, Mapping
+
+from torch import Tensor
+
+from verl_algos.loss_options import LossOptionError
+from verl_algos.policy_losses.columns import LossAndMetrics, TokenColumns
+
+#: Called by keyword, with its options and what it names of ``logprobs, old_logprobs, advantages, mask, cu_seqlens``.
+PolicyLossFunction = Callable[..., LossAndMetrics]
+
+
+def call(function: PolicyLossFunction, columns: TokenColumns, options: Mapping[str, object]) -> LossAndMetrics:
+    """Call a user's loss with columns that are 0 at masked tokens, and make its result 0 there.
+
+    Raises:
+        ValueError: the result is not a loss per token with ``{name: (sum, count)}``.
+        LossOptionError: the function does not take one of the options, or needs one that was not given.
+    """
+    name = getattr(function, "__qualname__", type(function).__name__)
+    inputs = {
+        "logprobs": columns.logprobs,
+        "old_logprobs": columns.old_logprobs,
+        "advantages": columns.advantages,
+        "mask": columns.layout.mask,
+        "cu_seqlens": columns.layout.cu_seqlens,
+    }
+    signature = inspect.signature(function)
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
+        inputs = {key: value for key, value in inputs.items() if key in signature.parameters}
+    try:
+        signature.bind(**inputs, **options)
+    except TypeError as error:
+        raise LossOptionError(
+            f"The policy loss {name}{signature} cannot be called with {', '.join([*inputs, *options])}: {error}. "
+            "It may name logprobs, old_logprobs, advantages, mask and cu_seqlens; its other parameters are its options."
+        ) from error
+    result = function(**inputs, **options)
+    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], Tensor)):
+        raise ValueError(
+            f"The policy loss {name} returned a {type(result).__name__}: it returns the pair (loss per token, metrics)."
+        )
+    per_token, metrics = result
+    if per_token.shape != columns.logprobs.shape:
+        raise ValueError(
+            f"The policy loss {name} returned shape {tuple(per_token.shape)} for tokens of shape "
+            f"{tuple(columns.logprobs.shape)}: it returns one number per token; aggregation sums them afterwards."
+        )
+    for metric, pair in metrics.items():
+        if not (isinstance(pair, tuple) and len(pair) == 2):
+            raise ValueError(
+                f"The policy loss {name} returned {metric!r} as a {type(pair).__name__}: a metric is a pair "
+                "(sum, count), so that micro-batches and ranks add up."
+            )
+    return columns.weighted(per_token), metrics

@@ -1,0 +1,217 @@
+"""Scoring rows in worker processes, with limits: one bad answer costs itself and nothing else."""
+
+import inspect
+import math
+import threading
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from verl_algos.rewards import scoring
+from verl_algos.rewards._pool import Pool
+from verl_algos.rewards.types import (
+    Failure,
+    RewardError,
+    RewardFunction,
+    RewardModel,
+    RewardRow,
+    RewardTimeoutError,
+    Score,
+)
+
+#: What published rules report as the prediction of an answer that could not be parsed, besides None.
+_INVALID = "[INVALID]"
+
+
+@dataclass(frozen=True)
+class RunnerResult:
+    """The scores of some rows, and what went wrong with which."""
+
+    scores: list[Score]
+    """One per row, in order; that of a failed row is `RewardRunner.failed_score`, with nothing beside it."""
+    failures: Mapping[int, Failure]
+    """Of the rows that have no reward of their own, by index."""
+    unparsable: tuple[int, ...]
+    """Rows that were scored although no answer could be parsed: ``pred`` is None, or ``no_answer`` true."""
+    workers_replaced: int = 0
+    """Workers that died or were ended by a limit."""
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Counts: reward/timeout, reward/exception, reward/unparsable and reward/workers_replaced."""
+        kinds = [failure.kind for failure in self.failures.values()]
+        return {
+            "reward/timeout": float(kinds.count("timeout")),
+            "reward/exception": float(kinds.count("exception")),
+            "reward/unparsable": float(len(self.unparsable)),
+            "reward/workers_replaced": float(self.workers_replaced),
+        }
+
+
+@dataclass(eq=False)
+class RewardRunner:
+    """Scores rows with one function or model. A context manager; `close` ends its workers.
+
+    Results are the same, and in the order of the rows, for any number of workers. A row that reaches a limit, raises or
+    ends its worker is counted; the others are scored as if it were not there. If every one of several rows raises, the
+    function is broken and not the rows: that is a `RewardError`.
+
+    Workers are processes of their own. They import the function by name, or get its code if it lives in a script, a
+    notebook or another function; a script needs no ``if __name__ == "__main__"``. They end with this process, however
+    it ends. Async functions run in one worker, up to `max_concurrency` calls at once, so that what they share (a
+    session, a rate limit) is shared. A `RewardModel` runs in this process whatever num_workers says.
+    """
+
+    function: RewardFunction | RewardModel
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """The function's own options."""
+    num_workers: int = 0
+    """Worker processes; 0: rows are scored in this process, where only `wall_seconds` of async calls is a limit."""
+    cpu_seconds: float = 10.0
+    """Computing time of each row, on all threads of its worker; of async calls, between two awaits."""
+    wall_seconds: float = 60.0
+    """Time on the clock of each row, for what waits or blocks; time without a core does not count."""
+    start_seconds: float = 5.0
+    """Added to both limits of the first row of each worker, which imports what the function needs."""
+    memory_mb: int | None = 4096
+    """Data of each worker, beyond which a row raises MemoryError; None: no limit."""
+    max_concurrency: int = 64
+    """Calls of an async function in flight at once; rows that a model gets at once."""
+    failed_score: float = 0.0
+    """The reward of a row that failed; NaN leaves it out of its group."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("num_workers", 0), ("max_concurrency", 1), ("start_seconds", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least {least}.")
+        for name in ("cpu_seconds", "wall_seconds", "memory_mb"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name}={value} must be more than 0 and finite.")
+        self._pool: Pool | None = None
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the workers; `score` starts new ones."""
+        with self._lock:
+            if self._pool is not None:
+                self._pool.close()
+                self._pool = None
+
+    def score(self, rows: Sequence[RewardRow]) -> RunnerResult:
+        """Score `rows`; may be called from any thread, one call after another.
+
+        Raises:
+            RewardError: every row, of at least two, raised.
+            RewardLoadError: a worker cannot load the function.
+            WorkerStartError: a worker died while it started.
+        """
+        with self._lock:
+            replaced = 0
+            if not rows:
+                outcomes: list[Score | Failure] = []
+            elif isinstance(self.function, RewardModel):
+                outcomes = self._by_model(self.function, rows)
+            elif self.num_workers == 0:
+                outcomes = self._here(self.function, rows)
+            else:
+                pool = self._pool = self._pool or self._new_pool(self.function)
+                before = pool.replaced
+                outcomes = pool.run(rows, together=is_async(self.function))
+                replaced = pool.replaced - before
+        return self._result(rows, outcomes, replaced)
+
+    def _new_pool(self, function: RewardFunction) -> Pool:
+        return Pool(
+            function,
+            self.kwargs,
+            self.num_workers,
+            cpu_seconds=self.cpu_seconds,
+            wall_seconds=self.wall_seconds,
+            start_seconds=self.start_seconds,
+            memory_mb=self.memory_mb,
+            max_concurrency=self.max_concurrency,
+        )
+
+    def _here(self, function: RewardFunction, rows: Sequence[RewardRow]) -> list[Score | Failure]:
+        outcomes: dict[int, Score | Failure] = {}
+        pending: dict[int, Awaitable[object]] = {}
+
+        def failed(index: int, error: RewardError | RewardTimeoutError) -> None:
+            outcomes[index] = scoring.as_failure(error)
+
+        try:
+            for index, row in enumerate(rows):
+                try:
+                    result = scoring.call(function, index, row, self.kwargs)
+                except RewardError as error:
+                    failed(index, error)
+                    continue
+                if isinstance(result, Score):
+                    outcomes[index] = result
+                else:
+                    pending[index] = result
+            if pending:
+                scoring.settle(
+                    function,
+                    rows,
+                    pending,
+                    outcomes.__setitem__,
+                    failed,
+                    max_concurrency=self.max_concurrency,
+                    wall_seconds=self.wall_seconds,
+                )
+        finally:
+            scoring.close(pending.values())
+        return [outcomes[index] for index in range(len(rows))]
+
+    def _by_model(self, model: RewardModel, rows: Sequence[RewardRow]) -> list[Score | Failure]:
+        outcomes: list[Score | RewardError] = []
+        for begin in range(0, len(rows), self.max_concurrency):
+            indices = range(begin, min(begin + self.max_concurrency, len(rows)))
+            batch = [rows[index] for index in indices]
+            try:
+                outcomes += scoring.score_batch(model, indices, batch)
+            except RewardError:  # one row of the batch may be to blame for it
+                for index, row in zip(indices, batch, strict=True):
+                    try:
+                        outcomes += scoring.score_batch(model, [index], [row])
+                    except RewardError as error:
+                        outcomes.append(error)
+        return [scoring.as_failure(outcome) if isinstance(outcome, RewardError) else outcome for outcome in outcomes]
+
+    def _result(self, rows: Sequence[RewardRow], outcomes: Sequence[Score | Failure], replaced: int) -> RunnerResult:
+        # Most calls have no failure, and many thousands of rows.
+        failed = [index for index, outcome in enumerate(outcomes) if type(outcome) is Failure]
+        failures = {index: outcome for index in failed if isinstance(outcome := outcomes[index], Failure)}
+        raised = [index for index, failure in failures.items() if failure.kind == "exception"]
+        if len(rows) > 1 and len(raised) == len(rows):
+            raise RewardError(
+                f"All {len(rows)} rows failed, so the reward function is broken and not the rows. The first: "
+                f"{failures[0].message}",
+                0,
+                rows[0].data_source,
+            )
+        no_score = Score(self.failed_score, {})
+        scores = [outcome if isinstance(outcome, Score) else no_score._replace(extra={}) for outcome in outcomes]
+        unparsable = tuple([index for index, score in enumerate(scores) if _unparsed(score.extra)])
+        return RunnerResult(scores, failures, unparsable, replaced)
+
+
+def is_async(function: RewardFunction) -> bool:
+    """Whether calls of `function` are known to return something to await."""
+    plain = inspect.unwrap(getattr(function, "func", function))
+    return inspect.iscoroutinefunction(plain) or inspect.iscoroutinefunction(getattr(plain, "__call__", None))  # noqa: B004
+
+
+def _unparsed(extra: Mapping[str, Any]) -> bool:
+    return extra.get("pred", "") in (None, _INVALID) or bool(extra.get("no_answer"))

@@ -1,0 +1,62 @@
+"""Question answering with search: the last ``<answer>`` must be one of the expected texts, as SQuAD compares them.
+
+Source: the exact match of Rajpurkar et al. 2016 (SQuAD), as Search-R1 (Jin et al. 2025, arXiv:2503.09516) uses it.
+"""
+
+import re
+import string
+from collections.abc import Mapping
+from typing import Any
+
+_TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+#: A response that writes more opening or closing answer tags than this is paid a quarter.
+MAX_TAGS = 10
+
+
+def extract_solution(solution_str: str) -> str | None:
+    """What stands in the last closed ``<answer>`` tag; None without one."""
+    if "</answer>" not in solution_str:  # so that many opening tags are not each searched to the end
+        return None
+    found = _TAG.findall(solution_str)
+    return found[-1].strip() if found else None
+
+
+def normalise(text: str) -> str:
+    """Lower case, without punctuation, articles and repeated white space."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split())
+
+
+def compute_score(
+    solution_str: str, ground_truth: Mapping[str, Any] | str, score: float = 1.0, format_score: float = 0.0
+) -> dict[str, Any]:
+    """Score `score` for an exact match, a quarter of it beyond `MAX_TAGS` tags, `format_score` for another answer.
+
+    Args:
+        solution_str: the response.
+        ground_truth: a mapping whose "target" is the expected text or a list of texts of which any will do; or the
+            text itself.
+        score: for a right answer.
+        format_score: for a wrong one in a tag.
+
+    Returns:
+        ``score``; ``acc``, 1 for a match; ``pred``, the normalised answer, None without a closed tag.
+
+    Raises:
+        ValueError: the ground truth has no "target".
+    """
+    if isinstance(ground_truth, Mapping):
+        if "target" not in ground_truth:
+            raise ValueError(f"The ground truth of a search row must have a 'target', got {ground_truth!r}.")
+        ground_truth = ground_truth["target"]
+    targets = [ground_truth] if isinstance(ground_truth, str) else list(ground_truth)
+    answer = extract_solution(solution_str)
+    if answer is None:
+        return {"score": 0.0, "acc": 0.0, "pred": None}
+    pred = normalise(answer)
+    right = any(pred == normalise(str(target)) for target in targets)
+    many = max(solution_str.count("<answer>"), solution_str.count("</answer>")) > MAX_TAGS
+    value = format_score if not right else score / 4 if many else score
+    return {"score": value, "acc": float(right), "pred": pred}

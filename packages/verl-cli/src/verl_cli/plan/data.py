@@ -180,7 +180,10 @@ def _rows(name: str, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each row with its place, as training names it."""
     if Path(name).suffix.lower() == ".parquet":
         for chunk in read_chunks(name, path):
-            yield from ((chunk.location(number), row) for number, row in enumerate(chunk.rows()))
+            for number, row in enumerate(chunk.rows()):
+                if isinstance(row, DataError):
+                    raise row
+                yield chunk.location(number), row
         return
     with path.open("rb") as file:
         lines = ((number, line) for number, line in enumerate(file, 1) if line.strip(_BLANK))

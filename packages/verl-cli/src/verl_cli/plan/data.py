@@ -187,8 +187,8 @@ def _rows(name: str, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         return
     with path.open("rb") as file:
         lines = ((number, line) for number, line in enumerate(file, 1) if line.strip(_BLANK))
-        for row, (number, line) in enumerate(lines):
-            yield f"{name}, row {row} (line {number})", parse_line(name, number, line.removeprefix(BYTE_ORDER_MARK))
+        for index, (number, line) in enumerate(lines):
+            yield f"{name}, row {index} (line {number})", parse_line(name, number, line.removeprefix(BYTE_ORDER_MARK))
 
 
 def prompt_problems(

@@ -140,18 +140,14 @@ def _each(processor: "DataProcessor", chunk: Chunk, mapped: Mapped) -> Iterator[
             yield i, row
 
 
-def agree(mapped: Mapped, known: pa.DataType, first: int, *, skip: bool) -> pa.DataType:
-    """Return the type of all rows so far: `known`, and that of a chunk whose first row is row `first` of the output.
-
-    Raises DataError where they have none; with `skip`, rows of the chunk that do not agree are left out and counted.
+def leave_out_strays(mapped: Mapped, known: pa.DataType, first: int) -> pa.DataType:
+    """Leave out, and count, rows of a chunk whose types do not go with `known`, that of all rows before row `first` of
+    the output; return the type of all rows with the others.
     """
     try:
         return merge(known, mapped.kind)
-    except DataError as error:
-        if mapped.batch is None or not skip:
-            last = first + (mapped.batch.num_rows if mapped.batch else 1) - 1
-            raise DataError(f"Rows {first} to {last} of the output: {error}") from error
-    rows, problems = alike(to_rows(mapped.batch), known, lambda row: f"Row {first + row} of the output")
+    except DataError:
+        rows, problems = alike(to_rows(mapped.batch), known, lambda row: f"Row {first + row} of the output")
     for problem in problems:
         mapped.fail(problem)
     mapped.batch, mapped.kind = rows_to_batch(rows, str) if rows else (None, pa.null())

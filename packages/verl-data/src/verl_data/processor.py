@@ -14,7 +14,7 @@ import pyarrow as pa
 from verl_data.background import Behind, ahead
 from verl_data.errors import DataError
 from verl_data.files import MANIFEST_SUFFIX, atomic_file, is_url, put
-from verl_data.mapping import SHOWN_ERRORS, Mapped, agree, map_chunks
+from verl_data.mapping import SHOWN_ERRORS, Mapped, leave_out_strays, map_chunks
 from verl_data.row_writer import ParquetOutput, parquet_output
 from verl_data.rows import Row
 from verl_data.schema import SCHEMA_VERSION
@@ -169,7 +169,8 @@ class DataProcessor:
         known = pa.null()
         with Behind(append, _BEHIND) as write, _ProgressBar(manifest, len(opened.files) or 1, progress) as bar:
             for chunk, mapped in map_chunks(self, ahead(opened.chunks(), _AHEAD), num_workers):
-                known = agree(mapped, known, manifest.rows_written, skip=self.skips_errors)
+                if self.skips_errors:
+                    known = leave_out_strays(mapped, known, manifest.rows_written)
                 manifest.count(mapped)
                 write(mapped)
                 bar.update(chunk.name, chunk.done)

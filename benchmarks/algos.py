@@ -1,15 +1,19 @@
 """Is verl-algos as fast, and as small, as what it stands on?
 
-    uv run python benchmarks/algos.py [--check] [--only PART] [--rounds N]
+    uv run python benchmarks/algos.py [--check] [--parts PART,PART] [--rounds N] [--workers N]
 
-Each figure is a ratio against a reference that is measured in turn with it, so that a busy machine slows both:
+Most figures are ratios against a reference that is measured in turn with them, so that a busy machine slows both:
 
 - advantages: 1,024 sequences of up to 4,096 tokens through every estimator, padded and packed, against a plain GAE loop
   over time that handles all sequences at once; and the memory that an estimator takes, its results included, as a
   multiple of the inputs that it reads,
-- import: what `import verl_algos` and its advantages add to `import torch` (seconds).
+- import: what `import verl_algos` and its advantages add to `import torch` (seconds),
+- gsm8k: 8,192 GSM8K answers through `RewardRunner`, per core, against a bare loop over the same function,
+- math_verify: 512 mathematics answers, 5 of them built to hang: seconds over the limit of each answer; and that all the
+  others have their right score. Needs the extra of verl-algos with Math-Verify.
 
-Prints one JSON object. With --check the exit code is the verdict.
+Prints one JSON object. With --check the exit code is the verdict. The figures are those of a machine that does nothing
+else: each part needs a core to itself, gsm8k one more than workers, and math_verify two at least.
 """
 
 import argparse
@@ -42,10 +46,16 @@ def main() -> int:
     """Measure everything, or one part, and print it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="exit 1 unless every figure holds")
-    parser.add_argument("--only", choices=sorted(PARTS), help="measure this part alone")
-    parser.add_argument("--rounds", type=int, default=3, help="times that each is measured; the median counts")
+    parser.add_argument(
+        "--parts", default=",".join(PARTS), help="which to measure, with commas between them: %(default)s"
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="times that each is measured; the median counts")
+    parser.add_argument("--workers", type=int, default=1, help="worker processes of gsm8k")
     options = parser.parse_args()
-    figures = {name: part(options.rounds) for name, part in PARTS.items() if options.only in (None, name)}
+    parts = options.parts.split(",")
+    if unknown := set(parts) - set(PARTS):
+        parser.error(f"there is no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    figures = {name: part(options) for name, part in PARTS.items() if name in parts}
     result = {
         "machine": {"processor": platform.machine(), "cores": os.cpu_count(), "load": os.getloadavg()[0]},
         **figures,
@@ -55,7 +65,7 @@ def main() -> int:
     return 1 if options.check and not result["holds"] else 0
 
 
-def advantages(rounds: int) -> dict[str, Any]:
+def advantages(options: argparse.Namespace) -> dict[str, Any]:
     """Time every estimator in both layouts on one core; measure its memory in a process of its own."""
     import torch
     from verl_algos.estimators import ESTIMATORS
@@ -66,7 +76,7 @@ def advantages(rounds: int) -> dict[str, Any]:
     gae_loop(rewards[:8], values[:8])
     reference: list[float] = []
     seconds: dict[str, dict[str, list[float]]] = {name: {layout: [] for layout in layouts} for name in ESTIMATORS}
-    for _ in range(rounds):
+    for _ in range(options.rounds):
         reference.append(timed(partial(gae_loop, rewards, values))[0])
         for name, own in seconds.items():
             for layout, inputs in layouts.items():
@@ -170,18 +180,33 @@ def peak_bytes() -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1024
 
 
-def imports(rounds: int) -> dict[str, Any]:
+def imports(options: argparse.Namespace) -> dict[str, Any]:
     """Time what the package and its advantages add to torch."""
     code = "import time, torch; t = time.perf_counter(); import verl_algos{}; print(time.perf_counter() - t)"
     figures: dict[str, Any] = {}
     for name, what in (("package", ""), ("advantages", ", verl_algos.advantages")):
         command = [sys.executable, "-P", "-c", code.format(what)]
         seconds = [
-            float(subprocess.run(command, check=True, capture_output=True, text=True).stdout) for _ in range(rounds)
+            float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            for _ in range(options.rounds)
         ]
         holds = statistics.median(seconds) <= MOST_IMPORT_SECONDS
         figures[name] = {"seconds": rounded(seconds), "holds": holds}
     return {**figures, "holds": all(figure["holds"] for figure in figures.values())}
+
+
+def gsm8k(options: argparse.Namespace) -> dict[str, Any]:
+    """See `algos_rewards.gsm8k`."""
+    import algos_rewards
+
+    return algos_rewards.gsm8k(options.rounds, options.workers)
+
+
+def math_verify(options: argparse.Namespace) -> dict[str, Any]:
+    """See `algos_rewards.math_verify`."""
+    import algos_rewards
+
+    return algos_rewards.math_verify()
 
 
 def timed(call: Callable[[], Any]) -> tuple[float, Any]:
@@ -196,8 +221,13 @@ def rounded(seconds: list[float]) -> list[float]:
     return [round(value, 3) for value in seconds]
 
 
-#: Each takes the number of rounds and returns figures with the verdict `holds`.
-PARTS: dict[str, Callable[[int], dict[str, Any]]] = {"advantages": advantages, "import": imports}
+#: Each takes the options and returns figures with the verdict `holds`.
+PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
+    "advantages": advantages,
+    "import": imports,
+    "gsm8k": gsm8k,
+    "math_verify": math_verify,
+}
 
 
 if __name__ == "__main__":

@@ -84,6 +84,7 @@ def test_a3_gae_skips_observation_tokens_without_discounting() -> None:
 
 @pytest.mark.parametrize("poison", [100.0, NAN, INF, -INF])
 def test_c10_masked_values_and_rewards_reach_nothing(poison: float) -> None:
+    """Bug bank C10: the critic's value at padding does not bootstrap real tokens."""
     result, returns = advantages.compute(
         "gae",
         token_rewards=f64([0, 1, poison]),
@@ -97,6 +98,7 @@ def test_c10_masked_values_and_rewards_reach_nothing(poison: float) -> None:
 
 
 def test_c13_gae_whitens_one_token_and_no_token_to_zero() -> None:
+    """Bug bank C13: the variance of one valid token is not divided by zero."""
     for flags in ([1, 0], [0, 0]):
         result, _ = advantages.compute("gae", token_rewards=f64([5, 9]), values=f64([0, 0]), mask=mask(flags))
         assert result.tolist() == [[0, 0]]
@@ -157,10 +159,12 @@ def test_a5_grpo_without_std() -> None:
 
 
 def test_c01_low_variance_groups_are_not_damped() -> None:
+    """Bug bank C01: epsilon is added to the std, not to the variance."""
     close(outcome([1.0, 1.00001], [0, 0]), torch.tensor([-0.6195, 0.6195], dtype=torch.float64), 1e-4)
 
 
 def test_c02_singleton_group_gets_zero_and_is_counted() -> None:
+    """Bug bank C02: a single sample gets 0, as recommended (the original's grpo and rloo keep its reward: `compat`)."""
     group = torch.tensor([7, 7, 9])
     assert outcome([1.0, 0.0, 0.7], group.tolist(), norm_by_std=False).tolist() == [0.5, -0.5, 0]
     assert advantages.singleton_groups(group) == 1
@@ -169,6 +173,7 @@ def test_c02_singleton_group_gets_zero_and_is_counted() -> None:
 
 
 def test_c03_fully_masked_members_do_not_vote() -> None:
+    """Bug bank C03: a response that is masked as a whole stays out of mean and std."""
     valid = [1, 0, 1, 1]
     centred = outcome([1, 1, 0, 0], [0] * 4, valid, norm_by_std=False)
     close(centred, torch.tensor([2 / 3, 0, -1 / 3, -1 / 3], dtype=torch.float64))
@@ -179,6 +184,7 @@ def test_c03_fully_masked_members_do_not_vote() -> None:
 
 
 def test_c05_unscored_sequence_is_excluded() -> None:
+    """Bug bank C05: missing is not zero. Its 1.1545 has 1e-4 beside the std; with the published 1e-6 it is 1.1547."""
     result = outcome([1, NAN, 0, 0], [0] * 4)
     close(result, torch.tensor([1.1547, 0, -0.57735, -0.57735], dtype=torch.float64), 1e-5)
     rewards, group = f64([1.0], [NAN], [2.0]), torch.tensor([0, 0, 1])
@@ -189,10 +195,12 @@ def test_c05_unscored_sequence_is_excluded() -> None:
 
 
 def test_c06_groups_by_id_not_by_position() -> None:
+    """Bug bank C06: rows tiled as p1, p2, p1, p2."""
     assert outcome([1, 0, 0, 0], [11, 22, 11, 22], norm_by_std=False).tolist() == [0.5, 0, -0.5, 0]
 
 
 def test_c07_statistics_from_the_whole_group() -> None:
+    """Bug bank C07: mean and std come from all responses of a prompt."""
     assert outcome([1, 0, 0, 0], [5] * 4, norm_by_std=False).tolist() == [0.75, -0.25, -0.25, -0.25]
 
 

@@ -53,6 +53,7 @@ def test_p15_token_sum_of_ranks_that_average() -> None:
 @pytest.mark.parametrize("mode", ALL_MODES)
 @pytest.mark.parametrize("poison", [math.nan, math.inf])
 def test_c14_poison_at_masked_positions(mode: Mode, poison: float) -> None:
+    """Bug bank C14: NaN or inf at a masked position reaches neither the sum nor the gradient, in any mode."""
     loss = torch.tensor([[1, poison, 3]], requires_grad=True)
     mask = torch.tensor([[1, 0, 1]], dtype=torch.bool)
     result = aggregate(loss, mode=mode, denominators=count(mask), mask=mask, scale=scale_of(mode))
@@ -69,7 +70,7 @@ def test_c14_poison_at_masked_positions(mode: Mode, poison: float) -> None:
 
 
 def test_c15_empty_rows_do_not_count() -> None:
-    """Policy: a sequence without a trained token is not in the denominator (the other choice would give 0.5)."""
+    """Bug bank C15, policy: a sequence without a trained token is not in the denominator (else this were 0.5)."""
     loss = torch.tensor([[1.0, 1], [5, 5]])
     mask = torch.tensor([[1, 1], [0, 0]], dtype=torch.bool)
     assert count(mask) == Denominators(tokens=2, sequences=1)
@@ -81,6 +82,7 @@ def test_c15_empty_rows_do_not_count() -> None:
 @pytest.mark.parametrize("mode", ALL_MODES)
 @pytest.mark.parametrize("denominators", [Denominators(4, 2), Denominators(0, 0)])
 def test_c15_fully_masked_micro_batch_is_zero_with_zero_gradient(mode: Mode, denominators: Denominators) -> None:
+    """Bug bank C15: a micro-batch whose mask is all 0."""
     loss = torch.tensor([[1.0, math.nan]], requires_grad=True)
     mask = torch.zeros(1, 2, dtype=torch.bool)
     result = aggregate(loss, mode=mode, denominators=denominators, mask=mask, scale=scale_of(mode))
@@ -90,22 +92,47 @@ def test_c15_fully_masked_micro_batch_is_zero_with_zero_gradient(mode: Mode, den
 
 
 def test_c16_token_mean_of_unequal_micro_batches() -> None:
+    """Bug bank C16: the mean of micro-batch means, 0.5 here, is not the token mean; value and gradient of a linear
+    model are those of the whole mini-batch."""
     parts = [torch.tensor([[1.0]]), torch.tensor([[0.0, 0, 0]])]
     total = Denominators(tokens=4, sequences=2)
     assert sum(float(aggregate(part, mode="token-mean", denominators=total)) for part in parts) == 0.25
+    whole, offsets = torch.cat(parts, dim=1).flatten(), torch.tensor([0, 1, 4])
+    assert float(aggregate(whole, mode="token-mean", denominators=total, cu_seqlens=offsets)) == 0.25
+    features = torch.tensor([[0.5, -1.0], [2.0, 0.25], [-1.5, 1.0], [0.0, 3.0]])
+
+    def gradient(pieces: list[tuple[Tensor, Tensor]]) -> Tensor:
+        weight = torch.tensor([0.3, -0.7], requires_grad=True)
+        shares = [
+            aggregate((own @ weight - target).square(), mode="token-mean", denominators=total, cu_seqlens=cuts)
+            for own, target, cuts in ((own, target, torch.tensor([0, len(own)])) for own, target in pieces)
+        ]
+        return torch.autograd.grad(torch.stack(shares).sum(), weight)[0]
+
+    expected = 2 * (features @ torch.tensor([0.3, -0.7]) - whole) @ features / 4
+    for sizes in ([4], [1, 3], [2, 2], [1, 1, 1, 1]):
+        pieces = list(zip(torch.split(features, sizes), torch.split(whole, sizes), strict=True))
+        torch.testing.assert_close(gradient(pieces), expected, rtol=0, atol=1e-6)
 
 
 def test_c17_ranks_that_average_multiply_by_their_number() -> None:
+    """Bug bank C17: ranks that average gradients multiply by their number (0.125 without), and local means (0.5) cannot
+    come about: there is no default for the global counts."""
     ranks = [torch.tensor([[1.0]]), torch.tensor([[0.0, 0, 0]])]
     total = Denominators(tokens=4, sequences=2)
     shares = [float(aggregate(rank, mode="token-mean", denominators=total)) for rank in ranks]
     assert sum(shares) == 0.25
     assert sum(share * len(ranks) for share in shares) / len(ranks) == 0.25
+    assert sum(shares) / len(ranks) == 0.125
+    without: Any = {"mode": "token-mean"}
+    with pytest.raises(TypeError, match="denominators"):
+        aggregate(ranks[0], **without)
 
 
 @pytest.mark.parametrize("width", [3, 7])
 @pytest.mark.parametrize("rows", [1, 2])
 def test_c19_dr_grpo_divisor_is_constant(width: int, rows: int) -> None:
+    """Bug bank C19: the constant divisor depends neither on padding nor on micro-batches."""
     mask = torch.arange(width) < torch.tensor([[2], [3]])
     loss = torch.ones(2, width)
     result = sum(
@@ -116,6 +143,7 @@ def test_c19_dr_grpo_divisor_is_constant(width: int, rows: int) -> None:
 
 
 def test_c20_sequence_loss_is_not_broadcast_over_tokens() -> None:
+    """Bug bank C20: a (B, 1) loss is refused, one written to the tokens counts once per sequence."""
     mask = torch.tensor([[1, 0, 0], [1, 1, 1]], dtype=torch.bool)
     with pytest.raises(ValueError, match=r"mask has shape \(2, 3\) but loss has \(2, 1\)"):
         aggregate(torch.tensor([[-1.0], [1.0]]), mode="token-mean", denominators=count(mask), mask=mask)

@@ -8,7 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from fractions import Fraction
 from itertools import combinations
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -63,6 +65,34 @@ def test_the_published_bootstrap_values_have_exact_counterparts() -> None:
     assert best_at_k(acc, 4) == 1.0
     assert worst_at_k(acc, 2) == 1 / 6
     assert worst_at_k(acc, 4) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("of", "k", "published", "deviation", "exact"),
+    [
+        (max, 2, 0.738, 0.439723, 5 / 6),
+        (max, 4, 0.926, 0.261771, 1.0),
+        (min, 2, 0.278, None, 1 / 6),
+        (min, 4, 0.082, None, 0.0),
+    ],
+)
+def test_m1_differs_from_the_original_on_purpose(
+    of: Callable[..., Any], k: int, published: float, deviation: float | None, exact: float
+) -> None:
+    """M1: the original draws k of the n responses with replacement, 1,000 times, from numpy's global generator.
+
+    So best@4 of four responses with two right ones is 0.926 there although the best of the four is right: an estimate,
+    biased and noisy, of a number that is known. Here it is the expectation without replacement (pass@k).
+    """
+    accuracies = np.array([1.0, 0.0, 0.0, 1.0])
+    draws = accuracies[np.random.RandomState(42).choice(4, (1000, k))]
+    best = np.array([of(draw) for draw in draws])
+    assert best.mean() == pytest.approx(published, abs=1e-9)
+    assert deviation is None or best.std() == pytest.approx(deviation, abs=1e-6)
+    ours = best_at_k if of is max else worst_at_k
+    assert ours(accuracies.tolist(), k) == exact
+    assert mean_at_n(accuracies.tolist()) == accuracies.mean() == 0.5
+    assert std_at_n(accuracies.tolist()) == accuracies.std() == 0.5
 
 
 def test_majority_by_hand() -> None:

@@ -76,9 +76,22 @@ def test_gradients_equal_the_textbook_formula(difference: float) -> None:
 
 @pytest.mark.parametrize("difference", [88.0, 89.0, 100.0])
 def test_c23_k3_neither_overflows_nor_has_nan_gradients(difference: float) -> None:
+    """Bug bank C23: the log-ratio is clamped before exp, not the result behind it."""
     logprobs, ref = torch.tensor([-difference]), torch.tensor([0.0])
     assert float(kl.penalty("k3", logprobs, ref)) == 10.0
     assert float(gradient("k3", logprobs, ref)) == 0.0
+
+
+def test_c23_one_optimiser_step_leaves_the_parameters_finite() -> None:
+    """Bug bank C23: a log-prob of -100 against 0 in one token of four. With the log-ratio clamped to 20 but without the
+    cap of 10 its value would be 485165174.41."""
+    assert math.exp(20) - 20 - 1 == pytest.approx(485165174.41, rel=1e-9)
+    weight = torch.tensor([1.0], requires_grad=True)
+    optimiser = torch.optim.SGD([weight], lr=0.1)
+    loss, _ = kl.loss("k3", logprobs=weight * torch.tensor([[-100.0, -1, -1, -1]]), ref_logprobs=torch.zeros(1, 4))
+    loss.sum().backward()  # type: ignore[no-untyped-call]
+    optimiser.step()
+    assert weight.isfinite().all() and float(loss.detach()[0, 0]) == 10.0
 
 
 LARGEST = torch.finfo(torch.float32).max
@@ -105,6 +118,7 @@ def test_c23_extremes(name: str) -> None:
 
 
 def test_c24_direction_and_sign() -> None:
+    """Bug bank C24: policy minus reference; k1 may be negative, k3 is not."""
     policy, reference = torch.tensor([-1.0]), torch.tensor([-1.5])
     for name, expected in (("k1", 0.5), ("k2", 0.125), ("k3", 0.106531)):
         assert float(kl.penalty(name, policy, reference)) == pytest.approx(expected, abs=1e-6)
@@ -185,6 +199,7 @@ def test_masked_tokens_get_no_penalty_and_no_reward() -> None:
 
 
 def test_c29_aborted_rows_do_not_dilute_the_kl() -> None:
+    """Bug bank C29: rows without tokens do not count as KL 0, and the controller stays where it is."""
     mask = torch.tensor([[1, 1]] * 6 + [[0, 0]] * 2, dtype=torch.bool)
     zeros = torch.zeros(8, 2, dtype=torch.float64)
     _, metrics = kl.apply_kl_to_rewards(

@@ -10,6 +10,7 @@ from verl_algos.errors import NonFiniteError
 
 @pytest.mark.parametrize(("measured", "expected"), [(0.8, 0.200032), (0.3, 0.199968), (0.4, 0.2), (0.44, 0.200016)])
 def test_c29_adaptive_controller(measured: float, expected: float) -> None:
+    """Bug bank C29: one update at a KL above, below and at the target."""
     controller = kl.AdaptiveController(coef=0.2, target=0.4, horizon=10000)
     controller.update(measured, 8)
     assert controller.coef == pytest.approx(expected, abs=1e-9)

@@ -20,6 +20,7 @@ def test_e1_logprobs_and_entropy() -> None:
 
 @pytest.mark.parametrize(("temperature", "expected"), [(0.5, 0.090095), (1.0, 0.365334), (2.0, 0.582203)])
 def test_c27_entropy_of_the_sampling_distribution(temperature: float, expected: float) -> None:
+    """Bug bank C27: the entropy is that of logits / temperature, as the log-probs are."""
     assert float(logprobs.entropy_from_logits(torch.tensor([2.0, 0.0]), temperature)) == pytest.approx(
         expected, abs=1e-6
     )

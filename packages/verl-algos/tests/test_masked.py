@@ -17,6 +17,7 @@ def test_a15_whiten() -> None:
 
 
 def test_c13_whiten_uses_valid_elements_only() -> None:
+    """Bug bank C13: padding enters neither mean nor std; one valid element, and none, give 0."""
     result = masked_whiten(torch.tensor([1.0, 2, 3, 100]), torch.tensor([1, 1, 1, 0]))
     torch.testing.assert_close(result, torch.tensor([-1.0, 0, 1, 0]))
     assert masked_whiten(torch.tensor([5.0, 9]), torch.tensor([1, 0])).tolist() == [0, 0]

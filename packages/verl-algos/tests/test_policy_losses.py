@@ -55,6 +55,7 @@ def test_p5_rollout_weights() -> None:
 
 
 def test_c25_dual_clip_only_for_negative_advantages() -> None:
+    """Bug bank C25: the lower bound acts on negative advantages only, and c above 1 only is taken."""
     loss, metrics = losses([-1, 1, -1, -1, 1], [10, 10, 0.5, 1.5, 0.5])
     torch.testing.assert_close(loss, torch.tensor([[3.0, -1.2, 0.8, 1.5, -0.5]], dtype=torch.float64))
     assert int(metrics["pg_clipfrac_lower"][0]) == 1
@@ -64,6 +65,7 @@ def test_c25_dual_clip_only_for_negative_advantages() -> None:
 
 
 def test_c26_clip_fraction_counts_cut_gradients_only() -> None:
+    """Bug bank C26: a ratio outside the band whose gradient is not cut does not count; nor do masked tokens."""
     flags = torch.tensor([[1, 1, 1, 1, 0]], dtype=torch.bool)
     _, metrics = losses([1, -1, 1, -1, 1], [1.5, 1.5, 0.5, 0.5, 9], mask=flags)
     assert [float(x) for x in metrics["pg_clipfrac"]] == [2, 4]

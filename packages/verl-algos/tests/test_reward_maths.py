@@ -160,7 +160,11 @@ def test_b06_repeated_boxes() -> None:
     ],
 )
 def test_pairs(gold: str, pred: str, expected: bool) -> None:
-    """Bug bank B08, B11, B12, B13, B14, B15, B25, B26, B27."""
+    """Bug bank B08: exact numbers. Bug bank B11: guard list. Bug bank B12: bare equations. Bug bank B13: mixed numbers.
+
+    Bug bank B14: plain-text expressions. Bug bank B15: order of gold and prediction. Bug bank B25: comma lists.
+    Bug bank B26: division signs. Bug bank B27: percent in words.
+    """
     assert equal(gold, pred) is expected
 
 
@@ -185,7 +189,7 @@ def test_b20_one_score_per_row() -> None:
 
 
 def test_b22_no_bonus_for_the_prompt() -> None:
-    """Bug bank B22: only the response is scored."""
+    """Bug bank B22: only the response is scored, whatever box the instruction in the prompt shows."""
     for rule in (boxed, math_reward):
         assert rule.compute_score("The answer is 5", "5", format_score=0.1)["score"] == 0
         assert rule.compute_score("\\boxed{6}", "5", format_score=0.1)["score"] == 0.1

@@ -21,6 +21,7 @@ from verl_algos.rewards import (
     score_all,
     search_qa,
 )
+from verl_algos.rewards.decimals import find_numbers
 
 
 def score(response: str, truth: Any, **options: Any) -> float:
@@ -89,12 +90,18 @@ def test_gsm8k_flexible(response: str, truth: str, expected: float) -> None:
 
 
 def test_b01_answer_far_from_the_end() -> None:
+    """Bug bank B01: the marker of a right answer may stand further than 300 characters from the end."""
     response = "2+40=42\n#### 42\n" + " and the reasoning above confirms this result is consistent." * 8
     assert score(response, "42") == 1
     assert score("#### 42" + " x" * 100_000, "42") == 1
 
 
 def test_b23_commas_separate_thousands_only() -> None:
+    """Bug bank B23: only commas between groups of three digits belong to a number; lists are not fused."""
+    assert find_numbers("[8.124,12.852]") == [Decimal("8.124"), Decimal("12.852")]
+    assert find_numbers("$1,234.00") == [1234] and find_numbers("1,000") == [1000]
+    assert find_numbers("1,23") == [1, 23]
+
     def last(text: str) -> Decimal | None:
         return gsm8k.extract_solution(text, "flexible")
 
@@ -129,6 +136,7 @@ def test_b30_degenerate_responses_score_zero(response: str, method: str) -> None
 
 
 def test_b32_missing_marker_is_told() -> None:
+    """Bug bank B32: strict mode pays nothing without the marker, and counts it."""
     responses = ["Total is 18.", "\\boxed{18}"]
     strict: list[Any] = [gsm8k.compute_score(response, "18") for response in responses]
     assert [s["score"] for s in strict] == [0, 0]
@@ -139,6 +147,7 @@ def test_b32_missing_marker_is_told() -> None:
 
 
 def test_b20_b22_one_score_per_row_from_the_response_alone() -> None:
+    """Bug bank B20, bug bank B22, for gsm8k: as many scores as rows, and what the prompt says is not paid."""
     rows = [
         RewardRow("openai/gsm8k", response, truth, {"question": "Put the answer after #### 5"})
         for response, truth in (("I don't know.", "5"), ("#### 5", "5"), ("#### 137", "138"), ("", "5"))

@@ -426,6 +426,7 @@ def test_load_errors_of_packages() -> None:
 
 
 def test_b18_empty_response_gets_no_reward_token() -> None:
+    """Bug bank B18: the reward of an empty response lands nowhere, least of all on the last padded token."""
     mask = torch.tensor([[0, 0, 0, 0], [1, 1, 0, 0]], dtype=torch.bool)
     rewards, skipped = place_rewards(torch.tensor([1.0, 1.0]), mask)
     assert rewards.tolist() == [[0, 0, 0, 0], [0, 1, 0, 0]]

@@ -579,7 +579,8 @@ def test_a_reward_function_that_raises_keyboard_interrupt_itself(
     (tmp_path / "reward.py").write_text("def compute_score(**row):\n    raise KeyboardInterrupt\n")
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
     try:
-        message = train(overrides(reward__custom_reward_function__path=tmp_path / "reward.py"), capsys)
+        keys = {"reward__custom_reward_function__path": tmp_path / "reward.py", "reward__num_workers": 0}
+        message = train(overrides(**keys), capsys)
     finally:
         signal.signal(signal.SIGINT, before)
     assert "Nobody interrupted the program" in message

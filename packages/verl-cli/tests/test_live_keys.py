@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from transformers import AutoTokenizer, Qwen2Config, Qwen2ForSequenceClassification
 from verl_cli.commands.train import run_training
 from verl_cli.config import flat_keys
 from verl_cli.quickstart.model import write_model
@@ -65,6 +66,19 @@ class Case:
     allow_unused: bool = False
 
 
+STEPS = {"trainer.total_training_steps": "2"}
+LOSS_MODE = f"{ACTOR}.policy_loss.loss_mode"
+CLIP_COV = {
+    LOSS_MODE: "clip_cov",
+    f"{ACTOR}.policy_loss.clip_cov_ratio": "0.1",
+    f"{ACTOR}.policy_loss.clip_cov_lb": "-1e5",
+    f"{ACTOR}.policy_loss.clip_cov_ub": "1e6",
+}
+KL_COV = {LOSS_MODE: "kl_cov", f"{ACTOR}.policy_loss.kl_cov_ratio": "0.1", f"{ACTOR}.ppo_epochs": "2"}
+CORRECTION = "algorithm.rollout_correction"
+WEIGHTED = {f"{CORRECTION}.rollout_is": "token"}
+REJECTED = {f"{CORRECTION}.rollout_rs": "token_k2", f"{CORRECTION}.rollout_rs_threshold": "10"}
+GDPO = {"algorithm.adv_estimator": "gdpo", "algorithm.gdpo_reward_keys": "[score]"}
 GRPO = {"algorithm.adv_estimator": "grpo"}
 ADAPTIVE = {
     "algorithm.kl_ctrl.type": "adaptive",
@@ -72,11 +86,28 @@ ADAPTIVE = {
     "algorithm.kl_penalty": "abs",
     "trainer.total_training_steps": "3",
 }
+FILTERED = {"algorithm.filter_groups.enable": "true", "algorithm.filter_groups.metric": "score", **STEPS}
 IN_LOSS = {f"{ACTOR}.use_kl_loss": "true"}
 SHORT_PROMPTS = {"data.max_prompt_length": "4", "data.truncation": "right"}
 RULES = {"reward.custom_reward_function.path": ""}
+BY_MODEL = {**RULES, "reward.reward_model.path": "WORLD/reward_model.py:Length"}
+OVERLONG = {
+    "reward.reward_manager.name": "dapo",
+    "reward.reward_kwargs.overlong_buffer_cfg.enable": "true",
+    "reward.reward_kwargs.overlong_buffer_cfg.len": "3",
+}
+
+
+def _heavy(function: str) -> Values:
+    return {
+        "reward.custom_reward_function.path": "WORLD/heavy.py",
+        "reward.custom_reward_function.name": function,
+        "reward.num_workers": "1",
+        "trainer.val_before_train": "false",
+    }
+
+
 SAMPLED = {f"{ROLLOUT}.val_kwargs.temperature": "1.0"}
-STEPS = {"trainer.total_training_steps": "2"}
 BY_FOLDER = {"trainer.default_local_dir": ""}
 
 CASES: dict[str, Case] = {
@@ -112,7 +143,18 @@ CASES: dict[str, Case] = {
     f"{ACTOR}.clip_ratio_low": Case("1e-4", "metrics"),
     f"{ACTOR}.clip_ratio_high": Case("1e-4", "metrics"),
     f"{ACTOR}.clip_ratio_c": Case("1.0001", "metrics"),
-    f"{ACTOR}.policy_loss.loss_mode": Case("gspo", "refusal"),
+    f"{ACTOR}.tau_pos": Case("2", "metrics", {LOSS_MODE: "sapo"}),
+    f"{ACTOR}.tau_neg": Case("2", "metrics", {LOSS_MODE: "sapo"}),
+    LOSS_MODE: Case("cispo", "metrics"),
+    f"{ACTOR}.policy_loss.clip_cov_ratio": Case("0.5", "metrics", CLIP_COV),
+    f"{ACTOR}.policy_loss.clip_cov_lb": Case("1e5", "metrics", CLIP_COV),
+    f"{ACTOR}.policy_loss.clip_cov_ub": Case(
+        "-1e5", "metrics", {**CLIP_COV, f"{ACTOR}.policy_loss.clip_cov_lb": "-1e6"}
+    ),
+    f"{ACTOR}.policy_loss.kl_cov_ratio": Case("0.5", "metrics", KL_COV),
+    f"{ACTOR}.policy_loss.ppo_kl_coef": Case("5", "metrics", KL_COV),
+    f"{ACTOR}.policy_loss.dro_beta": Case("2", "metrics", {LOSS_MODE: "dro", f"{ACTOR}.policy_loss.dro_beta": "1"}),
+    f"{ACTOR}.policy_loss.loss_kwargs": Case("{scale: 2}", "metrics", {LOSS_MODE: "WORLD/algorithms.py:loss"}),
     f"{ACTOR}.loss_agg_mode": Case("token-sum", "metrics"),
     f"{ACTOR}.loss_scale_factor": Case(
         "8", "metrics", {f"{ACTOR}.loss_agg_mode": "seq-mean-token-sum-norm", f"{ACTOR}.loss_scale_factor": "4"}
@@ -157,7 +199,21 @@ CASES: dict[str, Case] = {
         "8", "metrics", {"critic.loss_agg_mode": "seq-mean-token-sum-norm", "critic.loss_scale_factor": "4"}
     ),
     "critic.shuffle": Case("true", "metrics"),
+    "critic.enable": Case("true", "passes", {"algorithm.adv_estimator": "WORLD/algorithms.py:estimator"}),
     "algorithm.adv_estimator": Case("grpo", "metrics"),
+    "algorithm.adv_estimator_kwargs": Case("{whiten: false}", "metrics"),
+    "algorithm.gdpo_reward_keys": Case("[score,odd]", "metrics", GDPO),
+    "algorithm.gdpo_reward_weights": Case("[5,1]", "metrics", {**GDPO, "algorithm.gdpo_reward_keys": "[score,odd]"}),
+    f"{CORRECTION}.preset": Case("decoupled_token_is", "metrics"),
+    f"{CORRECTION}.rollout_is": Case("sequence", "metrics", WEIGHTED),
+    f"{CORRECTION}.rollout_is_threshold": Case("0.9", "metrics", WEIGHTED),
+    f"{CORRECTION}.rollout_is_batch_normalize": Case(
+        "true", "metrics", {**WEIGHTED, f"{CORRECTION}.rollout_is_threshold": "0.9"}
+    ),
+    f"{CORRECTION}.rollout_rs": Case("seq_max_k2", "metrics", REJECTED),
+    f"{CORRECTION}.rollout_rs_threshold": Case("1e-20", "metrics", REJECTED),
+    f"{CORRECTION}.bypass_mode": Case("true", "passes"),
+    f"{CORRECTION}.loss_type": Case("reinforce", "metrics", {f"{CORRECTION}.bypass_mode": "true"}),
     "algorithm.gamma": Case("0.5", "metrics"),
     "algorithm.lam": Case("0.5", "metrics"),
     "algorithm.norm_adv_by_std_in_grpo": Case("false", "metrics", GRPO),
@@ -167,9 +223,28 @@ CASES: dict[str, Case] = {
     "algorithm.kl_ctrl.kl_coef": Case("0.5", "metrics"),
     "algorithm.kl_ctrl.horizon": Case("100", "metrics", ADAPTIVE),
     "algorithm.kl_ctrl.target_kl": Case("100", "metrics", ADAPTIVE),
+    "algorithm.filter_groups.enable": Case(
+        "true", "metrics", {"algorithm.filter_groups.metric": "score"}, allow_unused=True
+    ),
+    "algorithm.filter_groups.metric": Case("odd", "metrics", FILTERED),
+    "algorithm.filter_groups.max_num_gen_batches": Case("1", "refusal", FILTERED),
     "reward.custom_reward_function.path": Case("WORLD/constant.py", "metrics"),
     "reward.custom_reward_function.name": Case("second", "metrics"),
     "reward.custom_reward_function.reward_kwargs": Case("{bonus: 1}", "metrics"),
+    "reward.reward_model.enable": Case("false", "metrics", BY_MODEL, allow_unused=True),
+    "reward.reward_model.path": Case("WORLD/reward_model.py:Twice", "metrics", BY_MODEL),
+    "reward.reward_model.model_path": Case("WORLD/scorer", "metrics", RULES),
+    "reward.reward_model.kwargs": Case("{bonus: 1}", "metrics", BY_MODEL),
+    "reward.reward_manager.name": Case("naive", "metrics", OVERLONG, allow_unused=True),
+    "reward.reward_kwargs.max_resp_len": Case("6", "metrics", OVERLONG),
+    "reward.reward_kwargs.overlong_buffer_cfg.enable": Case("false", "metrics", OVERLONG, allow_unused=True),
+    "reward.reward_kwargs.overlong_buffer_cfg.len": Case("4", "metrics", OVERLONG),
+    "reward.reward_kwargs.overlong_buffer_cfg.penalty_factor": Case("2", "metrics", OVERLONG),
+    "reward.reward_kwargs.overlong_buffer_cfg.log": Case("true", "metrics", OVERLONG),
+    "reward.num_workers": Case("0", "metrics", _heavy("located")),
+    "reward.cpu_seconds": Case("0.05", "metrics", _heavy("computes")),
+    "reward.wall_seconds": Case("0.05", "metrics", _heavy("sleeps")),
+    "reward.memory_mb": Case("300", "metrics", _heavy("allocates")),
     "trainer.total_epochs": Case("2", "metrics", {"trainer.total_training_steps": "", "trainer.total_epochs": "1"}),
     "trainer.total_training_steps": Case("2", "metrics"),
     "trainer.project_name": Case("project", "files", BY_FOLDER),
@@ -182,6 +257,11 @@ CASES: dict[str, Case] = {
     "trainer.test_freq": Case("1", "samples", STEPS),
     "trainer.val_before_train": Case("false", "samples"),
     "trainer.val_only": Case("true", "files"),
+    "trainer.health_warnings": Case(
+        "false",
+        "files",
+        {"reward.custom_reward_function.path": "WORLD/constant.py", "trainer.total_training_steps": "5"},
+    ),
     "trainer.critic_warmup": Case("1", "metrics", STEPS),
     "trainer.max_actor_ckpt_to_keep": Case("1", "files", {**STEPS, "trainer.save_freq": "1"}),
     "trainer.default_local_dir": Case("elsewhere", "files"),
@@ -222,10 +302,55 @@ for _fsdp in (f"{ACTOR}.fsdp_config", f"{REF}.fsdp_config", "critic.fsdp"):
 
 REWARD = """
 def compute_score(data_source, solution_str, ground_truth, extra_info=None, bonus=0):
-    return {"score": bonus + sum(map(ord, solution_str)) % 7 / 7, "acc": solution_str == ground_truth}
+    return {"score": bonus + sum(map(ord, solution_str)) % 7 / 7, "acc": solution_str == ground_truth,
+            "odd": len(solution_str) % 2}
 
 def second(data_source, solution_str, ground_truth, extra_info=None):
     return len(solution_str)
+"""
+HEAVY = """
+import sys, time
+
+def third(solution_str):
+    return sum(map(ord, solution_str)) % 3 == 0
+
+def located(data_source, solution_str, ground_truth, extra_info=None):
+    return {"score": len(solution_str), "in_trainer": "verl_cli.trainer" in sys.modules}
+
+def computes(data_source, solution_str, ground_truth, extra_info=None):
+    end = time.process_time() + 0.3 * third(solution_str)
+    while time.process_time() < end:
+        pass
+    return len(solution_str)
+
+def sleeps(data_source, solution_str, ground_truth, extra_info=None):
+    time.sleep(0.3 * third(solution_str))
+    return len(solution_str)
+
+def allocates(data_source, solution_str, ground_truth, extra_info=None):
+    return len(bytes(third(solution_str) << 29)) * 0 + len(solution_str)
+"""
+REWARD_MODEL = """
+from verl import RewardModel
+
+class Length(RewardModel):
+    def __init__(self, bonus=0):
+        self.bonus = bonus
+
+    def score(self, rows):
+        return [self.bonus + len(row.solution_str) for row in rows]
+
+class Twice(Length):
+    def score(self, rows):
+        return [2 * score for score in super().score(rows)]
+"""
+ALGORITHMS = """
+def loss(logprobs, old_logprobs, advantages, mask, scale=1.0):
+    return -scale * advantages * (logprobs - old_logprobs).exp(), {"scale": (mask.sum() * scale, mask.sum())}
+
+def estimator(token_rewards, mask, values=None):
+    returns = token_rewards if values is None else token_rewards - values
+    return returns * mask, returns * mask
 """
 CODE = """
 from transformers import Qwen2ForCausalLM, Qwen2ForTokenClassification
@@ -253,10 +378,24 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "code" / "config.json").write_text(json.dumps(config))
     (folder / "code" / "modeling_own.py").write_text(CODE)
     (folder / "reward.py").write_text(REWARD)
+    (folder / "algorithms.py").write_text(ALGORITHMS)
+    (folder / "heavy.py").write_text(HEAVY)
+    (folder / "reward_model.py").write_text(REWARD_MODEL)
+    write_scorer(folder / "model", folder / "scorer")
     (folder / "constant.py").write_text(REWARD.replace("sum(map(ord, solution_str)) % 7 / 7", "1"))
     for name, start, count in (("train", 5, 9), ("validation", 8, 4), ("more", 20, 8)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row(i)) + "\n" for i in range(start, start + count)))
     return folder
+
+
+def write_scorer(model: Path, folder: Path) -> None:
+    """A model with a classification head and the tokenizer of `model`."""
+    config = Qwen2Config.from_pretrained(model, num_labels=1)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        classifier: Any = Qwen2ForSequenceClassification
+        classifier(config).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(model).save_pretrained(folder)
 
 
 def row(number: int) -> dict[str, Any]:

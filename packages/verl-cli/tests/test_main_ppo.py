@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import verl
+import verl_algos.rewards
 import verl_data
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -360,8 +361,12 @@ def test_ctrl_c_ends_with_one_paragraph_and_whole_files(overrides: Overrides, tm
 # The facade
 
 
-def test_the_facade_has_the_processor_and_a_version() -> None:
+def test_the_facade_has_the_processor_the_reward_model_and_a_version() -> None:
     assert verl.DataProcessor is verl_data.DataProcessor
+    assert verl.RewardModel is verl_algos.rewards.RewardModel
+    assert {"DataProcessor", "RewardModel"} <= set(dir(verl))
+    with pytest.raises(AttributeError, match="no attribute 'DataProto'"):
+        verl.DataProto  # noqa: B018
     assert (
         verl.__version__
         == subprocess.run(

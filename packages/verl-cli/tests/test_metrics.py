@@ -23,7 +23,7 @@ from verl_cli.step_metrics import average_throughput, of_batch, of_data, of_old_
 from verl_data import DataConfig, PackedBatch, Prompt, PromptLoader, write_rows
 from verl_engine import merge_metrics, over_steps
 
-ACTOR = ActorConfig(clip_ratio_low=0.2, clip_ratio_high=0.2)
+ACTOR = ActorConfig(clip_ratio_low=0.2, clip_ratio_high=0.2, clip_ratio_c=3.0, loss_agg_mode="token-mean")
 CRITIC: Any = CriticConfig(model=None, loss_agg_mode="token-mean")  # type: ignore[arg-type]  # the loss reads no model
 
 
@@ -163,7 +163,7 @@ def test_losses_give_the_same_metrics_however_the_mini_batch_is_cut(lengths: lis
     denominators = loss_denominators(batch)
     cuts = data.draw(st.sets(st.integers(1, len(lengths) - 1)), label="where micro-batches or ranks begin")
     parts = [range(start, end) for start, end in pairwise([0, *sorted(cuts), len(lengths)])]
-    for loss in (ActorLoss(ACTOR), CriticLoss(CRITIC)):
+    for loss in (ActorLoss(ACTOR, "vanilla"), CriticLoss(CRITIC)):
         whole = merge_metrics([loss(*outputs_of(batch, range(len(lengths))), denominators)[1]])
         cut = merge_metrics(loss(*outputs_of(batch, part), denominators)[1] for part in parts)
         assert whole.keys() == cut.keys()
@@ -174,8 +174,9 @@ def test_losses_give_the_same_metrics_however_the_mini_batch_is_cut(lengths: lis
 def test_shares_of_a_loss_add_up_and_mini_batches_are_averaged() -> None:
     """G02: logged loss scaled twice."""
     batch = batch_of([3, 2, 4, 1])
-    whole, _ = ActorLoss(ACTOR)(*outputs_of(batch, [0, 1, 2, 3]), loss_denominators(batch))
-    metrics = merge_metrics([ActorLoss(ACTOR)(*outputs_of(batch, [0, 1, 2, 3]), loss_denominators(batch))[1]])
+    whole, _ = ActorLoss(ACTOR, "vanilla")(*outputs_of(batch, [0, 1, 2, 3]), loss_denominators(batch))
+    _, of_whole = ActorLoss(ACTOR, "vanilla")(*outputs_of(batch, [0, 1, 2, 3]), loss_denominators(batch))
+    metrics = merge_metrics([of_whole])
     assert metrics["loss"].number() == pytest.approx(float(whole), abs=1e-12)
     reduced = over_steps([metrics, metrics, metrics])
     assert reduced["loss"] == reduced["pg_loss"] == pytest.approx(float(whole), abs=1e-12)

@@ -54,6 +54,7 @@ class Runs:
                 "trainer__test_freq": 2,
                 "trainer__default_local_dir": run_dir,
                 "reward__custom_reward_function__path": self.folder / "reward.py",
+                "reward__num_workers": 0,  # it is the trainer that the reward function kills
                 "actor_rollout_ref__actor__optim__lr_scheduler_type": "linear",
                 "actor_rollout_ref__actor__optim__lr_warmup_steps": 6,
                 "actor_rollout_ref__actor__shuffle": "true",
@@ -190,6 +191,27 @@ def test_a_longer_run_goes_on_from_a_finished_one(runs: Runs, tmp_path: Path) ->
     assert runs.run(short, **flat, trainer__total_training_steps=2) == 0
     assert runs.run(short, **flat, trainer__total_training_steps=4) == 0
     assert outcome(short) == outcome(long)
+
+
+def test_dynamic_sampling_draws_the_same_prompts_after_a_resume(runs: Runs, tmp_path: Path) -> None:
+    """Steps take as many batches as they need; the checkpoint's loader stands behind the last of them."""
+    filtered: dict[str, Any] = {
+        "algorithm__filter_groups__enable": "true",
+        "algorithm__filter_groups__metric": "score",
+        "trainer__total_training_steps": 5,
+        "trainer__test_freq": -1,
+    }
+    plain, run_dir = tmp_path / "plain", tmp_path / "run"
+    assert runs.run(plain, **filtered) == 0
+    drawn = [int(row["training/filter_groups/num_gen_batches"]) for row in rows(plain) if row["step"]]
+    loader = json.loads((plain / "global_step_5" / "trainer_state.json").read_text())["loader"]
+    assert 2 * loader["epoch"] + loader["position"] == sum(drawn)
+    done = next(number for number, batches in enumerate(drawn) if batches > 1)
+    kill_at = 10 + 16 * sum(drawn[:done]) + 16 + 3  # in the second batch of the first step that takes several
+    assert runs.run(run_dir, kill_at=kill_at, **filtered) == -signal.SIGKILL
+    assert steps(run_dir) == list(range(1, done + 1))
+    assert runs.run(run_dir, **filtered, algorithm__filter_groups__max_num_gen_batches=20) == 0  # which may be raised
+    assert outcome(run_dir) == outcome(plain)
 
 
 # Which checkpoint

@@ -132,6 +132,10 @@ def compute_score(data_source: str, solution_str: str, ground_truth: Any, extra_
     return {"score": score, "acc": score > 0.5, "pred": solution_str[:1], "step": 9, "odd": math.inf, "set": {1}}
 
 
+def scorer_of(function: rewards.RewardFunction) -> Scorer:
+    return Scorer(rewards.RewardRunner(function, failed_score=math.nan), max_response_tokens=8)
+
+
 class Setting:
     """A tiny model on its own validation prompts."""
 
@@ -141,7 +145,7 @@ class Setting:
         self.rollout: WorkerGroup = LocalController().start({"rollout": rollout_role(self.config)})["rollout"]
         data = self.config.data
         self.prompts = PromptLoader(data.val_files, self.tokenizer, data, training=False).all_prompts()
-        self.scorer = Scorer(compute_score, {})
+        self.scorer = scorer_of(compute_score)
 
     def validate(self, prompts: Sequence[Prompt] | None = None) -> ValidationResult:
         prompts = self.prompts if prompts is None else prompts
@@ -245,10 +249,10 @@ def test_without_a_validation_before_training_there_is_no_initial_answer(sampled
     assert all(json.loads(line)["initial_generation"] is None for line in path.read_text().splitlines())
 
 
-def test_a_reward_that_fails_names_the_row_of_the_file(sampled: Setting) -> None:
+def test_a_reward_that_always_fails_names_the_row_of_the_file(sampled: Setting) -> None:
     def fails(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any) -> float:
         raise TimeoutError("the judge did not answer")
 
-    sampled.scorer = Scorer(fails, {})
+    sampled.scorer = scorer_of(fails)
     with pytest.raises(rewards.RewardError, match=r"TimeoutError.*The prompt is row 4 of the data files"):
         sampled.validate(sampled.prompts[4:])

@@ -145,7 +145,7 @@ def test_loading_draws_nothing_from_the_global_generator(tmp_path: Path) -> None
 
 def test_head_decides_what_an_engine_gives(tmp_path: Path) -> None:
     engine = FsdpEngine(config(tiny_model(tmp_path)))
-    with pytest.raises(EngineError, match="head=lm, which gives entropy, logprobs, not values"):
+    with pytest.raises(EngineError, match="head=lm, which gives entropy, logprobs, sum_pi_squared, not values"):
         engine.forward(random_batch(0, (3,)), ("values",))
 
 

@@ -1,3 +1,4 @@
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +23,17 @@ class FixedLogits(torch.nn.Module):
 
     def forward(self, input_ids: torch.Tensor, logits_to_keep: torch.Tensor, **_: Any) -> SimpleNamespace:
         return SimpleNamespace(logits=self.logits.expand(1, len(logits_to_keep), -1))
+
+
+class SlopingLogits(torch.nn.Module):
+    """Stands for a model that is surer of each token than of the one before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slope = torch.nn.Parameter(torch.tensor(1e-3))
+
+    def forward(self, input_ids: torch.Tensor, logits_to_keep: torch.Tensor, **_: Any) -> SimpleNamespace:
+        return SimpleNamespace(logits=(self.slope * logits_to_keep[:, None] * torch.tensor([1.0, 0.0, -1.0]))[None])
 
 
 def batch(*sequences: list[int]) -> PackedBatch:
@@ -69,6 +81,39 @@ def test_entropy_is_of_the_sampling_distribution(temperature: float, entropy: fl
             found = compute_outputs(FixedLogits(2, 0), inputs, ("entropy",), temperature)["entropy"]
         assert found.requires_grad == grad
         assert found.detach().tolist() == pytest.approx([0.0, entropy], abs=1e-6)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_sum_pi_squared_is_of_the_sampling_distribution(temperature: float) -> None:
+    inputs = model_inputs(batch([0, 0, 0]), CPU)
+    odds = math.exp(2 / temperature)
+    expected = (odds**2 + 1) / (odds + 1) ** 2
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            found = compute_outputs(FixedLogits(2, 0), inputs, ("sum_pi_squared",), temperature)["sum_pi_squared"]
+        assert found.requires_grad == grad and found.dtype == torch.float32
+        assert found.detach().tolist() == pytest.approx([0.0, expected, expected], abs=1e-6)
+
+
+def test_sums_of_many_rows_are_the_same_with_and_without_gradient() -> None:
+    tokens = 2500
+    inputs = model_inputs(batch([0] * tokens), CPU)
+    model = SlopingLogits()
+    expected: dict[str, torch.Tensor] = {}
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            found = compute_outputs(model, inputs, ("entropy", "sum_pi_squared"), 1.0)
+        expected = expected or found
+        for name, column in found.items():
+            assert len(set(column[1:].tolist())) > tokens // 2
+            torch.testing.assert_close(column.detach(), expected[name].detach(), rtol=1e-6, atol=0)
+
+
+def test_outputs_are_wide_whatever_the_model_computes_in() -> None:
+    inputs = model_inputs(batch([0, 0]), CPU)
+    for dtype, wide in ((torch.bfloat16, torch.float32), (torch.float64, torch.float64)):
+        found = compute_outputs(FixedLogits(2, 0).to(dtype), inputs, ("logprobs", "entropy", "sum_pi_squared"), 1.0)
+        assert {column.dtype for column in found.values()} == {wide}
 
 
 def test_temperature_divides_logits() -> None:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from verl_algos._finite import summable
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -65,6 +67,10 @@ class Layout:
         """`column` with exactly 0 at tokens that are not valid; the gradient there is exactly 0 too."""
         return torch.where(self.mask, column, 0)
 
+    def zeros(self, dtype: torch.dtype) -> Tensor:
+        """A token column of zeros, contiguous even where the mask is not."""
+        return torch.zeros(self.mask.shape, dtype=dtype, device=self.mask.device)
+
     def counts(self) -> Tensor:
         """Valid tokens of each sequence, int64 (N,)."""
         if self.cu_seqlens is None:
@@ -74,7 +80,7 @@ class Layout:
 
     def sums(self, column: Tensor) -> Tensor:
         """Sum over the valid tokens of each sequence, float64 (N,), so that it is the same in both layouts."""
-        selected = self.select(column).double()
+        selected = summable(self.select(column))
         if self.cu_seqlens is None:
             return selected.sum(dim=1)
         return torch.segment_reduce(selected, "sum", offsets=self.cu_seqlens, axis=0)
@@ -100,11 +106,6 @@ class Layout:
         total = int(ends[-1]) if len(ends) else 0
         ends_of_tokens = ends.int().repeat_interleave(counts, output_size=total)
         return ends_of_tokens - torch.arange(total, dtype=torch.int32, device=ends.device)
-
-
-def at_least_float32(column: Tensor) -> Tensor:
-    """Half-precision columns as float32, others unchanged: differences of log-probs need more than 8 bits."""
-    return column.to(torch.promote_types(column.dtype, torch.float32))
 
 
 def check_sequence_column(name: str, column: Tensor, layout: Layout) -> None:

@@ -10,7 +10,8 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from verl_algos._layout import Layout, at_least_float32
+from verl_algos._finite import narrowed, summable, trained
+from verl_algos._layout import Layout
 from verl_algos.names import MODES, Mode
 
 __all__ = ["MODES", "Denominators", "Mode", "aggregate", "count"]
@@ -95,14 +96,11 @@ def aggregate(
     if not (denominators.tokens >= 0 and denominators.sequences >= 0):
         raise ValueError(f"Denominators are counts of the whole mini-batch, got {denominators}.")
     layout = Layout.of(mask, cu_seqlens, loss=loss)
-    selected = at_least_float32(layout.select(loss))
+    selected = trained(layout.select(loss))
     # A mini-batch without valid tokens has a sum of 0 and counts of 0: dividing by 1 keeps the loss 0.
     tokens, sequences = max(denominators.tokens, 1.0), max(denominators.sequences, 1.0)
-    if mode == "token-mean":
-        return selected.sum() / tokens
-    if mode == "token-sum":
-        return selected.sum()
     if mode == "seq-mean-token-mean":
         means = layout.sums(selected) / layout.counts().clamp(min=1)
-        return means.sum().to(selected.dtype) / sequences
-    return selected.sum() / (sequences if scale is None else scale * sequences)
+        return narrowed(means.sum() / sequences, selected.dtype)
+    divisor = {"token-mean": tokens, "token-sum": 1.0}.get(mode, sequences if scale is None else scale * sequences)
+    return narrowed(summable(selected).sum() / divisor, selected.dtype)

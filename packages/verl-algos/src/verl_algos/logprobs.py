@@ -7,7 +7,7 @@ that sampling excludes) has probability 0 and adds nothing to the entropy.
 import torch
 from torch import Tensor
 
-from verl_algos._layout import at_least_float32
+from verl_algos._finite import limit, trained
 
 __all__ = ["entropy_from_logits", "logprobs_from_logits"]
 
@@ -29,7 +29,10 @@ def logprobs_from_logits(logits: Tensor, token_ids: Tensor, temperature: float =
             "logits need exactly one more dimension, the vocabulary."
         )
     log_distribution = _log_distribution(logits, temperature)
-    return log_distribution.gather(-1, token_ids.long().unsqueeze(-1)).squeeze(-1)
+    index = token_ids.long().unsqueeze(-1)
+    chosen, logit = log_distribution.gather(-1, index).squeeze(-1), logits.detach().gather(-1, index).squeeze(-1)
+    # Only an excluded token has no log-prob: that of one that is merely far below the others is finite.
+    return torch.where(logit == -torch.inf, chosen, chosen.clamp(min=-limit(chosen.dtype)))
 
 
 def entropy_from_logits(logits: Tensor, temperature: float = 1.0) -> Tensor:
@@ -50,5 +53,8 @@ def _log_distribution(logits: Tensor, temperature: float) -> Tensor:
             f"temperature={temperature} must be above 0: greedy sampling has no log-probs to train on, "
             "use the temperature of the training rollout."
         )
-    scaled = at_least_float32(logits)
-    return torch.log_softmax(scaled if temperature == 1.0 else scaled / temperature, dim=-1)
+    scaled = trained(logits)
+    if temperature != 1.0 and scaled.shape[-1]:
+        # With the largest logit at 0 no temperature, however low, brings one to infinity.
+        scaled = (scaled - scaled.detach().amax(dim=-1, keepdim=True)) / temperature
+    return torch.log_softmax(scaled, dim=-1)

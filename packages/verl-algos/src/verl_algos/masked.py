@@ -6,26 +6,27 @@ Elements that are not valid are selected away, not multiplied by 0: NaN or inf t
 import torch
 from torch import Tensor
 
+from verl_algos._finite import narrowed, saturated, summable, total, trained
+
 __all__ = ["masked_mean", "masked_sum", "masked_var", "masked_whiten"]
 
 VARIANCE_EPSILON = 1e-8  # the published value; far below any variance that means something
+_LARGEST_DEVIATION = 1e140  # whose squares' sum float64 holds
 
 
 def masked_sum(x: Tensor, mask: Tensor) -> Tensor:
     """Sum of the elements of `x` where `mask` is set, 0-d."""
-    return _select(x, mask).sum()
+    return total(_select(x, mask))
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
     """Mean of the elements of `x` where `mask` is set, 0-d; 0 if there are none."""
-    return _select(x, mask).sum() / mask.bool().sum().clamp(min=1)
+    return narrowed(_mean(_select(x, mask), mask), _dtype(x))
 
 
 def masked_var(x: Tensor, mask: Tensor, *, unbiased: bool = True) -> Tensor:
     """Variance of the elements of `x` where `mask` is set, 0-d; 0 for fewer than two elements."""
-    centred = _select(x - masked_mean(x, mask), mask)
-    divisor = mask.bool().sum() - int(unbiased)
-    return centred.square().sum() / divisor.clamp(min=1)
+    return narrowed(_var(_centred(x, mask), mask, unbiased), _dtype(x))
 
 
 def masked_whiten(x: Tensor, mask: Tensor) -> Tensor:
@@ -33,11 +34,30 @@ def masked_whiten(x: Tensor, mask: Tensor) -> Tensor:
 
     ``(x - mean) / sqrt(var + 1e-8)``. A single valid element, and each of several equal ones, becomes 0.
     """
-    centred = _select(x - masked_mean(x, mask), mask)
-    return centred * torch.rsqrt(masked_var(x, mask) + VARIANCE_EPSILON)
+    centred = _centred(x, mask)
+    return narrowed(centred * torch.rsqrt(_var(centred, mask, True) + VARIANCE_EPSILON), _dtype(x))
+
+
+def _dtype(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)
 
 
 def _select(x: Tensor, mask: Tensor) -> Tensor:
     if x.shape != mask.shape:
         raise ValueError(f"mask has shape {tuple(mask.shape)} but x has {tuple(x.shape)}: they must be equal.")
-    return torch.where(mask.bool(), x, 0)
+    selected = torch.where(mask.bool(), x, 0)
+    return trained(selected) if x.is_floating_point() else selected
+
+
+def _mean(selected: Tensor, mask: Tensor) -> Tensor:
+    return summable(selected).sum() / mask.bool().sum().clamp(min=1)
+
+
+def _centred(x: Tensor, mask: Tensor) -> Tensor:
+    selected = _select(x, mask).double()
+    centred = (selected - _mean(selected, mask)).clamp(-_LARGEST_DEVIATION, _LARGEST_DEVIATION)
+    return torch.where(mask.bool(), centred, 0)
+
+
+def _var(centred: Tensor, mask: Tensor, unbiased: bool) -> Tensor:
+    return saturated(centred.square().sum() / (mask.bool().sum() - int(unbiased)).clamp(min=1))

@@ -1,19 +1,13 @@
 """The published names that functions of this package are called by.
 
-Nothing here imports torch, so a configuration can be checked, and a wrong name refused, before torch is loaded.
+Nothing here imports torch, so a configuration can be checked, and a wrong name refused, before torch is loaded. Those
+of advantage estimators and policy losses stand with what each takes: `verl_algos.estimators.ESTIMATORS` and
+`verl_algos.loss_options.POLICY_LOSS_OPTIONS`.
 """
 
 from typing import Literal, get_args
 
-__all__ = ["ESTIMATORS", "MODES", "PENALTIES", "POLICY_LOSSES", "Estimator", "Mode", "Penalty", "PolicyLoss"]
-
-#: Advantage estimators, see `verl_algos.advantages.compute`.
-Estimator = Literal["gae", "grpo"]
-ESTIMATORS: tuple[Estimator, ...] = get_args(Estimator)
-
-#: Policy losses, see `verl_algos.policy_losses.compute`.
-PolicyLoss = Literal["vanilla"]
-POLICY_LOSSES: tuple[PolicyLoss, ...] = get_args(PolicyLoss)
+__all__ = ["MODES", "PENALTIES", "STRAIGHT_THROUGH", "Mode", "Penalty", "StraightThrough"]
 
 #: Loss aggregation modes, see `verl_algos.aggregation.aggregate`.
 Mode = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
@@ -22,3 +16,7 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 #: KL estimators, see `verl_algos.kl.penalty`.
 Penalty = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"]
 PENALTIES: tuple[Penalty, ...] = get_args(Penalty)
+
+#: The same with the gradient of k2.
+StraightThrough = Literal["kl+", "k1+", "abs+", "mse+", "k2+", "low_var_kl+", "k3+"]
+STRAIGHT_THROUGH: tuple[StraightThrough, ...] = get_args(StraightThrough)

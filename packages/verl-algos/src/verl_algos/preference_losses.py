@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from verl_algos._layout import Layout, at_least_float32
+from verl_algos._finite import at_least_float32, limit, narrowed, saturated, summable, total, trained
+from verl_algos._layout import Layout
 from verl_algos.loss_options import PREFERENCE_LOSS_INPUTS, PREFERENCE_LOSS_OPTIONS, checked_options
 
 __all__ = ["PreferenceMetrics", "bradley_terry", "compute", "kl_total", "sequence_logprobs"]
@@ -42,12 +43,12 @@ class _Pairs:
     @property
     def chosen_log_ratio(self) -> Tensor:
         """Policy over reference."""
-        return self.chosen - self.ref_chosen
+        return saturated(self.chosen - self.ref_chosen)
 
     @property
     def rejected_log_ratio(self) -> Tensor:
         """Policy over reference."""
-        return self.rejected - self.ref_rejected
+        return saturated(self.rejected - self.ref_rejected)
 
     @property
     def chosen_mean(self) -> Tensor:
@@ -78,8 +79,8 @@ def sequence_logprobs(
         cu_seqlens: (N+1,) offsets of packed sequences.
     """
     layout = Layout.of(mask, cu_seqlens, logprobs=logprobs)
-    sums = layout.sums(at_least_float32(logprobs))
-    return sums.to(torch.promote_types(logprobs.dtype, torch.float32)), layout.counts()
+    selected = trained(layout.select(logprobs))
+    return narrowed(layout.sums(selected), selected.dtype), layout.counts()
 
 
 def compute(
@@ -161,14 +162,15 @@ def compute(
     zeros = torch.zeros_like(chosen_logprobs)
 
     def selected(column: Tensor | None) -> Tensor:
-        return at_least_float32(torch.where(counted, zeros if column is None else column, 0))
+        return trained(torch.where(counted, zeros if column is None else column, 0))
 
     chosen, rejected = selected(chosen_logprobs), selected(rejected_logprobs)
     ref_chosen, ref_rejected = selected(ref_chosen_logprobs).detach(), selected(ref_rejected_logprobs).detach()
 
     def kl_point(given: Tensor | float | None, log_ratio: Tensor) -> Tensor:
         if given is None:
-            given = log_ratio.detach().sum() / counted.sum().clamp(min=1)
+            mean = summable(log_ratio.detach()).sum() / counted.sum().clamp(min=1)
+            given = narrowed(mean, log_ratio.dtype)
         point = given.detach().to(chosen) if isinstance(given, Tensor) else chosen.new_tensor(given)
         return point.clamp(min=0)
 
@@ -180,15 +182,18 @@ def compute(
         ref_rejected,
         selected(chosen_lengths),
         selected(rejected_lengths),
-        kl_point(chosen_kl, chosen - ref_chosen),
-        kl_point(rejected_kl, rejected - ref_rejected),
+        kl_point(chosen_kl, saturated(chosen - ref_chosen)),
+        kl_point(rejected_kl, saturated(rejected - ref_rejected)),
         chosen_lengths is not None,
     )
     loss, chosen_reward, rejected_reward = _LOSSES[name](pairs, **settings)
     metrics = _reward_metrics(counted, chosen_reward, rejected_reward)
     number = counted.sum()
-    metrics |= {"logps/chosen": (chosen.detach().sum(), number), "logps/rejected": (rejected.detach().sum(), number)}
-    return torch.where(counted, loss, 0), metrics
+    metrics |= {
+        "logps/chosen": (total(chosen.detach()), number),
+        "logps/rejected": (total(rejected.detach()), number),
+    }
+    return torch.where(counted, saturated(loss), 0), metrics
 
 
 def kl_total(logprobs: Tensor, ref_logprobs: Tensor, valid: Tensor | None = None) -> tuple[float, float]:
@@ -203,8 +208,8 @@ def kl_total(logprobs: Tensor, ref_logprobs: Tensor, valid: Tensor | None = None
     """
     if valid is None:
         valid = torch.ones_like(logprobs, dtype=torch.bool)
-    difference = torch.where(valid, logprobs.detach() - ref_logprobs, 0)
-    return float(difference.double().sum()), float(valid.sum())
+    difference = torch.where(valid, saturated(logprobs.detach().double() - ref_logprobs.double()), 0)
+    return float(difference.sum()), float(valid.sum())
 
 
 def bradley_terry(
@@ -233,19 +238,19 @@ def bradley_terry(
     if not (center_coef >= 0.0 and math.isfinite(center_coef)):
         raise ValueError(f"center_coef={center_coef} must be at least 0: it draws the rewards of a pair towards 0.")
     counted = _counted(chosen_rewards, rejected_rewards, valid, {"margin": margin})
-    chosen, rejected = (
-        at_least_float32(torch.where(counted, rewards, 0)) for rewards in (chosen_rewards, rejected_rewards)
-    )
-    difference = chosen - rejected
+    chosen, rejected = (trained(torch.where(counted, rewards, 0)) for rewards in (chosen_rewards, rejected_rewards))
+    difference = saturated(chosen - rejected)
     if margin is not None:
-        difference = difference - torch.where(counted, margin, 0)
-    loss = -logsigmoid(difference) + center_coef * (chosen + rejected).square()
-    return torch.where(counted, loss, 0), _reward_metrics(counted, chosen, rejected)
+        difference = saturated(difference - at_least_float32(torch.where(counted, margin, 0)))
+    centre = saturated(center_coef * _square(chosen + rejected))
+    return torch.where(counted, saturated(centre - logsigmoid(difference)), 0), _reward_metrics(
+        counted, chosen, rejected
+    )
 
 
 def _dpo(pairs: _Pairs, *, beta: float, label_smoothing: float) -> _Result:
-    chosen, rejected = beta * pairs.chosen_log_ratio, beta * pairs.rejected_log_ratio
-    margin = chosen - rejected
+    chosen, rejected = _rewards(pairs, beta)
+    margin = saturated(chosen - rejected)
     loss = -(1.0 - label_smoothing) * logsigmoid(margin) - label_smoothing * logsigmoid(-margin)
     return loss, chosen, rejected
 
@@ -255,31 +260,42 @@ def _ipo(pairs: _Pairs, *, beta: float) -> _Result:
     if pairs.has_lengths:
         chosen = chosen / pairs.chosen_lengths.clamp(min=1)
         rejected = rejected / pairs.rejected_lengths.clamp(min=1)
-    return (chosen - rejected - 1.0 / (2.0 * beta)).square(), beta * chosen, beta * rejected
+    loss = _square(chosen - rejected - 1.0 / (2.0 * beta))
+    return loss, saturated(beta * chosen), saturated(beta * rejected)
 
 
 def _simpo(pairs: _Pairs, *, beta: float, gamma: float) -> _Result:
-    chosen, rejected = beta * pairs.chosen_mean, beta * pairs.rejected_mean
-    return -logsigmoid(chosen - rejected - gamma), chosen, rejected
+    chosen, rejected = saturated(beta * pairs.chosen_mean), saturated(beta * pairs.rejected_mean)
+    return -logsigmoid(saturated(chosen - rejected - gamma)), chosen, rejected
 
 
 def _kto(pairs: _Pairs, *, beta: float, desirable_weight: float, undesirable_weight: float) -> _Result:
-    chosen, rejected = beta * pairs.chosen_log_ratio, beta * pairs.rejected_log_ratio
+    chosen, rejected = _rewards(pairs, beta)
     # 1 - sigmoid(x) is sigmoid(-x)
-    gain = desirable_weight * torch.sigmoid(beta * pairs.rejected_kl - chosen)
-    loss = undesirable_weight * torch.sigmoid(rejected - beta * pairs.chosen_kl)
+    gain = desirable_weight * torch.sigmoid(saturated(saturated(beta * pairs.rejected_kl) - chosen))
+    loss = undesirable_weight * torch.sigmoid(saturated(rejected - saturated(beta * pairs.chosen_kl)))
     return 0.5 * (gain + loss), chosen, rejected
 
 
 def _orpo(pairs: _Pairs, *, beta: float) -> _Result:
     chosen, rejected = pairs.chosen_mean, pairs.rejected_mean
-    log_odds = _log_odds(chosen) - _log_odds(rejected)
-    return -chosen - beta * logsigmoid(log_odds), beta * chosen, beta * rejected
+    log_odds = saturated(_log_odds(chosen) - _log_odds(rejected))
+    loss = saturated(-beta * logsigmoid(log_odds)) - chosen
+    return loss, saturated(beta * chosen), saturated(beta * rejected)
 
 
 _LOSSES: Mapping[str, Callable[..., _Result]] = MappingProxyType(
     {"dpo": _dpo, "ipo": _ipo, "simpo": _simpo, "kto": _kto, "orpo": _orpo}
 )
+
+
+def _rewards(pairs: _Pairs, beta: float) -> tuple[Tensor, Tensor]:
+    return saturated(beta * pairs.chosen_log_ratio), saturated(beta * pairs.rejected_log_ratio)
+
+
+def _square(x: Tensor) -> Tensor:
+    furthest = math.sqrt(limit(x.dtype))
+    return x.clamp(-furthest, furthest).square()
 
 
 def _log_odds(mean_logprob: Tensor) -> Tensor:
@@ -307,10 +323,10 @@ def _counted(first: Tensor, second: Tensor, valid: Tensor | None, columns: Mappi
 
 def _reward_metrics(counted: Tensor, chosen: Tensor, rejected: Tensor) -> PreferenceMetrics:
     number = counted.sum()
-    margins = torch.where(counted, (chosen - rejected).detach(), 0)
+    margins = torch.where(counted, saturated((chosen - rejected).detach()), 0)
     return {
-        "rewards/chosen": (torch.where(counted, chosen.detach(), 0).sum(), number),
-        "rewards/rejected": (torch.where(counted, rejected.detach(), 0).sum(), number),
-        "rewards/margins": (margins.sum(), number),
+        "rewards/chosen": (total(torch.where(counted, chosen.detach(), 0)), number),
+        "rewards/rejected": (total(torch.where(counted, rejected.detach(), 0)), number),
+        "rewards/margins": (total(margins), number),
         "rewards/accuracies": ((margins > 0).sum(), number),
     }

@@ -1,9 +1,12 @@
 """The critic's loss per token, before aggregation, and how much of the returns the critic explains."""
 
+import math
+
 import torch
 from torch import Tensor
 
-from verl_algos._layout import Layout, at_least_float32
+from verl_algos._finite import at_least_float32, limit, narrowed, saturated, total, trained
+from verl_algos._layout import Layout
 from verl_algos.masked import masked_var
 
 __all__ = ["compute", "explained_variance"]
@@ -51,15 +54,16 @@ def compute(
             )
         columns["old_values"] = old_values
     layout = Layout.of(mask, cu_seqlens, **columns)
-    selected = {name: at_least_float32(layout.select(column)) for name, column in columns.items()}
+    selected = {name: trained(layout.select(column)) for name, column in columns.items()}
     value, target = selected["values"], selected["returns"]
-    error = (value - target).square()
+    error = _squared_error(value, target)
     tokens = layout.mask.sum()
-    metrics = {"vpred_mean": (value.detach().sum(), tokens)}
+    metrics = {"vpred_mean": (total(value.detach()), tokens)}
     if cliprange_value is None:
         return 0.5 * error, metrics
     old = selected["old_values"]
-    clipped = (torch.clamp(value, old - cliprange_value, old + cliprange_value) - target).square()
+    low, high = saturated(old - cliprange_value), saturated(old + cliprange_value)
+    clipped = _squared_error(torch.clamp(value, low, high), target)
     metrics["vf_clipfrac"] = ((clipped > error).sum(), tokens)
     return 0.5 * torch.maximum(error, clipped), metrics
 
@@ -69,5 +73,14 @@ def explained_variance(
 ) -> Tensor:
     """``1 - var(R - V) / (var(R) + 1e-5)`` over valid tokens, 0-d: 1 is a perfect critic, 0 or less a useless one."""
     layout = Layout.of(mask, cu_seqlens, values=values, returns=returns)
-    value, target = (at_least_float32(layout.select(column)) for column in (values, returns))
-    return 1.0 - masked_var(target - value, layout.mask) / (masked_var(target, layout.mask) + 1e-5)
+    value, target = (layout.select(column).double() for column in (values, returns))
+    unexplained = masked_var(saturated(target - value), layout.mask) / (masked_var(target, layout.mask) + 1e-5)
+    return narrowed(1.0 - unexplained, at_least_float32(values).dtype)
+
+
+def _squared_error(value: Tensor, target: Tensor) -> Tensor:
+    """Finite for finite numbers: beyond what its square can hold an error counts as that, with gradient 0."""
+    furthest = math.sqrt(limit(value.dtype))
+    error = value - target
+    bounded = error.clamp(-furthest, furthest)
+    return torch.where(value.isfinite() & target.isfinite(), bounded, error).square()

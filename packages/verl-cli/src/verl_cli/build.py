@@ -16,6 +16,7 @@ from verl_cli.config import ActorConfig, CriticConfig, RunConfig
 from verl_cli.controller import Controller, LocalController, RoleSpec, WorkerGroup
 from verl_cli.errors import UserError
 from verl_cli.models import check_same_vocabulary, locate_model, locate_models
+from verl_cli.own_functions import check_own_functions
 from verl_cli.run.resume import Start, find_start
 from verl_cli.run.run_dir import RunDir
 from verl_cli.scoring import Scorer, load_scorer
@@ -49,7 +50,9 @@ def build(config: RunConfig, controller: Controller | None = None) -> Parts:
     """
     quiet_transformers()
     check_loggers(config.trainer.logger)
-    scorer = load_scorer(config.reward)
+    check_own_functions(config)
+    # A function is loaded at once; a model, like the others, after everything that may be wrong at less cost.
+    scorer = None if config.reward.reward_model.enable else load_scorer(config.reward, device=device_of(config))
     run_dir = RunDir(Path(config.trainer.default_local_dir).expanduser().absolute())
     with run_dir.lock():  # a directory in use is found out now, not after the models are loaded
         start = find_start(config, run_dir)
@@ -59,7 +62,8 @@ def build(config: RunConfig, controller: Controller | None = None) -> Parts:
         check_same_vocabulary(located.actor_rollout_ref.model.path, located.critic.model.path)
     loader = PromptLoader(config.data.train_files, tokenizer, config.data, training=True)
     validation = PromptLoader(config.data.val_files, tokenizer, config.data, training=False)
-    scorer.check(loader.data_sources | validation.data_sources)
+    if scorer is not None:
+        scorer.check(loader.data_sources | validation.data_sources)
     total_steps = config.trainer.total_training_steps or loader.steps_per_epoch * config.trainer.total_epochs
     if config.needs_critic and config.trainer.critic_warmup >= total_steps:
         raise UserError(
@@ -69,6 +73,7 @@ def build(config: RunConfig, controller: Controller | None = None) -> Parts:
     start.check_left(config, run_dir, total_steps)
     if start.state:
         loader.load_state_dict(start.state["loader"])
+    scorer = scorer or load_scorer(config.reward, device=device_of(config))
     controller = controller or LocalController()
     workers = controller.start(roles(located, total_steps))
     return Parts(

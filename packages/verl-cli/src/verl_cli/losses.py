@@ -4,14 +4,20 @@ Each is a small picklable value: a mini-batch's loss is a sum over tokens or seq
 global denominators, so micro-batches and ranks only add up.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from verl_algos import aggregation, kl, policy_losses, value_losses
+from verl_algos.import_path import is_import_path
+from verl_algos.loss_options import POLICY_LOSS_OPTIONS
+from verl_data import PackedBatch
 from verl_engine import Denominators, Metric, Metrics, Output
 
-from verl_cli.config import ActorConfig, CriticConfig
+from verl_cli.columns import tensors
+from verl_cli.config import ActorConfig, CriticConfig, RunConfig
 
 Tensors = Mapping[str, torch.Tensor]
 Loss = tuple[torch.Tensor, Metrics]
@@ -32,11 +38,28 @@ class ActorLoss:
     """Policy loss - entropy_coeff * entropy + kl_loss_coef * KL(policy, reference)."""
 
     config: ActorConfig
+    name: str
+    """The policy loss, by name or import path."""
+
+    @classmethod
+    def of(cls, config: RunConfig) -> "ActorLoss":
+        """The actor's loss in a run."""
+        return cls(config.actor_rollout_ref.actor, config.policy_loss)
 
     @property
     def outputs(self) -> tuple[Output, ...]:
         """Entropy is computed only where it has a gradient to give."""
         return ("logprobs", "entropy") if self.config.entropy_coeff else ("logprobs",)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the configuration says to this policy loss."""
+        if is_import_path(self.name):
+            return dict(self.config.policy_loss.loss_kwargs)
+        return {
+            option: getattr(self.config if hasattr(self.config, option) else self.config.policy_loss, option)
+            for option in POLICY_LOSS_OPTIONS[self.name]
+        }
 
     def __call__(self, outputs: Tensors, columns: Tensors, denominators: Denominators) -> Loss:
         """See `verl_engine.Loss`."""
@@ -53,15 +76,15 @@ class ActorLoss:
             )
 
         per_token, pairs = policy_losses.compute(
-            config.policy_loss.loss_mode,
+            self.name,
             logprobs=outputs["logprobs"],
             old_logprobs=columns["old_logprobs"],
             advantages=columns["advantages"],
             mask=mask,
             cu_seqlens=cu_seqlens,
-            clip_ratio_low=config.clip_ratio_low,
-            clip_ratio_high=config.clip_ratio_high,
-            clip_ratio_c=config.clip_ratio_c,
+            rollout_weights=columns.get("rollout_weights"),
+            covariance_selected=columns.get("covariance_selected"),
+            **self.options,
         )
         loss = aggregate(per_token)
         metrics = {"pg_loss": _share(loss), **_means(pairs)}
@@ -70,16 +93,48 @@ class ActorLoss:
             metrics["entropy_loss"] = _share(entropy)
             loss = loss - config.entropy_coeff * entropy
         if config.use_kl_loss:
-            divergence = aggregate(kl.penalty(config.kl_loss_type, outputs["logprobs"], columns["ref_logprobs"]))
+            kl_per_token, _ = kl.loss(
+                config.kl_loss_type,
+                logprobs=outputs["logprobs"],
+                ref_logprobs=columns["ref_logprobs"],
+                mask=mask,
+                cu_seqlens=cu_seqlens,
+            )
+            divergence = aggregate(kl_per_token)
             metrics["kl_loss"] = _share(divergence)
             loss = loss + config.kl_loss_coef * divergence
         metrics["loss"] = _share(loss)
         return loss, metrics
 
 
+def chosen_tokens(
+    batch: PackedBatch, loss: ActorLoss, sequence_keys: np.ndarray, seed: Sequence[int]
+) -> dict[str, np.ndarray]:
+    """The column covariance_selected, bool (T,), of a mini-batch: the tokens that clip_cov or kl_cov treats apart.
+
+    Args:
+        batch: the whole mini-batch.
+        loss: with the policy loss that chooses them.
+        sequence_keys: (N,), different for every sequence.
+        seed: names the draw.
+    """
+    columns = tensors(batch, "old_logprobs", "advantages", mask="loss_mask")
+    selected = policy_losses.select_by_covariance(
+        loss.name,
+        logprobs=columns["old_logprobs"],
+        advantages=columns["advantages"],
+        mask=columns["mask"],
+        cu_seqlens=columns["cu_seqlens"],
+        seed=int(np.random.SeedSequence(list(seed)).generate_state(1, np.uint64)[0] >> np.uint64(1)),
+        sequence_keys=torch.from_numpy(sequence_keys),
+        **loss.options,
+    )
+    return {"covariance_selected": selected.numpy()}
+
+
 @dataclass(frozen=True)
 class CriticLoss:
-    """Clipped value loss."""
+    """Value loss, clipped or plain."""
 
     config: CriticConfig
 

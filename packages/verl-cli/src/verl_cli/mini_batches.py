@@ -1,6 +1,7 @@
 """Cutting a step's batch into mini-batches, and calling an engine on each of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from verl_data import PackedBatch
@@ -9,6 +10,16 @@ from verl_engine import Loss, Metrics, Output, over_steps
 from verl_cli.columns import loss_denominators
 from verl_cli.controller import WorkerGroup
 from verl_cli.phases import Step
+
+
+class MiniBatch(NamedTuple):
+    """What one optimiser step is taken on."""
+
+    batch: PackedBatch
+    rows: np.ndarray
+    """(N,) its rows' numbers in the step's batch."""
+    number: int
+    """Optimiser steps of this role in the step before it."""
 
 
 def mini_batches(step: Step, prompts_per_mini_batch: int, *, shuffle_seed: int | None) -> list[np.ndarray]:
@@ -36,12 +47,22 @@ def forward(
 
 
 def train(
-    workers: WorkerGroup, batch: PackedBatch, rows: Sequence[np.ndarray], loss: Loss, epochs: int
+    workers: WorkerGroup,
+    batch: PackedBatch,
+    rows: Sequence[np.ndarray],
+    loss: Loss,
+    epochs: int,
+    prepare: Callable[[MiniBatch], tuple[PackedBatch, Metrics]] = lambda mini_batch: (mini_batch.batch, {}),
 ) -> dict[str, float]:
-    """Take one optimiser step per mini-batch and epoch; metrics, under the role's name, combine as they declare."""
+    """Take one optimiser step per mini-batch and epoch; metrics, under the role's name, combine as they declare.
+
+    `prepare` gives each mini-batch what is only known at its turn. Its metrics keep their names.
+    """
     steps: list[Metrics] = []
-    for _ in range(epochs):
-        for part in rows:
-            share = batch.select(part)
+    prepared: list[Metrics] = []
+    for epoch in range(epochs):
+        for index, part in enumerate(rows):
+            share, metrics = prepare(MiniBatch(batch.select(part), part, epoch * len(rows) + index))
+            prepared.append(metrics)
             steps.append(workers.call("train_batch", share, loss=loss, denominators=loss_denominators(share)))
-    return {f"{workers.role}/{name}": value for name, value in over_steps(steps).items()}
+    return {f"{workers.role}/{name}": value for name, value in over_steps(steps).items()} | over_steps(prepared)

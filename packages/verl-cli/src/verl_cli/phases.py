@@ -8,6 +8,11 @@ import numpy as np
 from verl_data import PackedBatch, Prompt
 
 from verl_cli.failures import during
+from verl_cli.scoring import Scored
+
+
+def _one_batch() -> Sequence[Prompt]:
+    raise ValueError("This step was given one batch of prompts and no `draw` to get more. Make the Step with `draw`.")
 
 
 @dataclass
@@ -18,11 +23,22 @@ class Step:
     """Counts from 1."""
     epoch: int
     prompts: Sequence[Prompt]
+    """Prompt i is that of group i of the batch."""
+    first_prompt: int = 0
+    """The number of the first prompt among all that are drawn for this step: above 0 where it takes further ones."""
+    draw: Callable[[], Sequence[Prompt]] = _one_batch
+    """Takes the next batch of prompts from the data."""
+    batches_per_epoch: int = 1
+    """Batches of prompts in one pass over the data."""
     batch: PackedBatch = field(default_factory=lambda: PackedBatch(np.zeros(1, dtype=np.int64)))
     """Empty until the first phase has generated it."""
     metrics: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall time of each phase."""
+    gen_tokens: int | None = None
+    """Response tokens that the phase gen has sampled, where the batch has other rows by now."""
+    scored: Scored | None = None
+    """The rewards of what was sampled."""
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,13 @@ from verl_cli.phases import Step
 
 
 def training_requests(step: Step, n: int) -> list[Request]:
-    """Repeat every prompt n times, repeats side by side: the only place where prompts are repeated."""
+    """Repeat every prompt n times, repeats side by side: the only place where prompts are repeated.
+
+    Prompts that a step draws later have keys of their own: they go on counting where the earlier ones ended.
+    """
     return [
         Request(prompt_ids=prompt.prompt_ids, key=(step.number, index, repeat))
-        for index, prompt in enumerate(step.prompts)
+        for index, prompt in enumerate(step.prompts, step.first_prompt)
         for repeat in range(n)
     ]
 
@@ -55,3 +58,8 @@ def response_texts(batch: PackedBatch, tokenizer: Any) -> list[str]:
     ]
     texts: list[str] = tokenizer.batch_decode(responses, skip_special_tokens=True)
     return texts
+
+
+def response_tokens(batch: PackedBatch) -> list[int]:
+    """The number of sampled tokens of every sequence."""
+    return [int(mask.sum()) for mask in batch.per_sequence("sampled_mask")]

@@ -1,76 +1,237 @@
-"""Scoring responses with the configured reward function."""
+"""Scoring responses with the configured reward: a function in worker processes, or a model."""
 
+import math
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
 
 import numpy as np
 from verl_algos import rewards
-from verl_algos.rewards import Score
+from verl_algos.rewards import Failure, RewardFunction, RewardModel, RewardRow, Score, overlong
 from verl_data import Prompt, require_known_data_sources
 
-from verl_cli.config import RewardConfig
+from verl_cli.config import RewardConfig, RewardModelConfig
+from verl_cli.system.resources import cpu_share
+
+#: Reward workers where nobody says how many: one for each core, and no more than the published default.
+_MOST_WORKERS = 8
+#: Failures that are told one by one; the others are only counted.
+_TOLD = 3
+#: A row that failed: it has no reward, which is not the same as a bad one.
+_NOT_SCORED = math.nan
+#: The largest finite float32.
+_LARGEST = float(np.finfo(np.float32).max)
+#: The class for reward.reward_model.model_path.
+_HF_MODEL = "pkg://verl_algos.rewards:HfRewardModel"
 
 
 @dataclass(frozen=True)
 class Scored:
-    """The scores of a list of responses."""
+    """The scores of a list of N responses."""
 
     rewards: np.ndarray
-    """(N,) float32: what training maximises."""
+    """(N,) float32: what training maximises; NaN for a response that could not be scored."""
     scores: list[Score]
     """The same rewards as the function gave them, with what it reported beside each, such as "acc" and "pred"."""
-    metrics: dict[str, float]
-    """reward/<name>: the mean of every number that the function reported beside the reward."""
+    extra: Mapping[str, np.ndarray]
+    """Every number that was reported, by name: (N,) float32, NaN where a response has none. "score" is the function's
+    own, before an overlong penalty."""
+    failures: Mapping[int, Failure]
+    """Why responses could not be scored, by index."""
+    failed_rows: Mapping[int, int]
+    """The row in the data files of the prompt of each of these responses."""
+    means: dict[str, float]
+    """reward/<name>: the mean of every number that was reported beside the reward."""
+    counts: dict[str, float]
+    """reward/timeout, reward/exception, reward/unparsable and reward/workers_replaced."""
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Means and counts."""
+        return self.means | self.counts
 
 
 @dataclass(frozen=True)
 class Scorer:
-    """A reward function with its options."""
+    """The reward of a run. A context manager; `close` ends the workers, which the first `score` starts."""
 
-    function: rewards.RewardFunction
-    options: Mapping[str, Any]
+    runner: rewards.RewardRunner
+    max_response_tokens: int
+    """From where the overlong penalty counts back."""
+    overlong: rewards.overlong.OverlongConfig = field(default_factory=overlong.OverlongConfig)
+    """The penalty; not enabled unless asked for."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the workers."""
+        self.runner.close()
 
     def check(self, data_sources: Mapping[str, str]) -> None:
-        """Raise DataError if a data source (met first at that place) has no rule; an own function takes them all."""
-        if self.function is rewards.default_compute_score:
+        """Raise DataError if a data source (met first at that place) has no rule.
+
+        A function of one's own, a rule that is chosen by name and a model take them all.
+        """
+        if self.runner.function is rewards.default_compute_score and "rule" not in self.runner.kwargs:
             require_known_data_sources(
                 data_sources,
                 rewards.RULES,
-                "Correct the column that data.reward_fn_key names, or score with a function of your own, "
+                "Correct the column that data.reward_fn_key names; choose a rule for all rows with "
+                "reward.custom_reward_function.reward_kwargs={rule: NAME}, of "
+                f"{', '.join(rewards.NAMED_RULES)}; or score with a function of your own, "
                 "compute_score(data_source, solution_str, ground_truth, extra_info): "
                 "reward.custom_reward_function.path=FILE.py",
             )
 
-    def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> Scored:
-        """Score each response by its text alone."""
-        rows = [
-            rewards.RewardRow(prompt.data_source, text, prompt.ground_truth, prompt.extra_info)
-            for prompt, text in zip(prompts, texts, strict=True)
-        ]
+    def score(self, prompts: Sequence[Prompt], texts: Sequence[str], *, response_tokens: Sequence[int]) -> Scored:
+        """Score each response by its text, and by its length where there is an overlong penalty.
+
+        Args:
+            prompts: of each response.
+            texts: the responses, without special tokens.
+            response_tokens: how many tokens of each were sampled.
+
+        Raises:
+            RewardError: every response, of at least two, failed: the function is broken, and not the responses.
+        """
+        rows = [self._row(prompt, text) for prompt, text in zip(prompts, texts, strict=True)]
         try:
-            scores = rewards.score_all(self.function, rows, self.options)
+            result = self.runner.score(rows)
         except rewards.RewardError as error:
             row = prompts[error.row].row
             message = f"{error} The prompt is row {row} of the data files, counted from 0 through all of them."
             raise rewards.RewardError(message, error.row, error.data_source) from error
-        numbers: dict[str, list[float]] = {}
-        for score in scores:
-            for name, value in score.extra.items():
-                if isinstance(value, bool | int | float):
-                    numbers.setdefault(name, []).append(float(value))
+        raw, failures = result.scores, result.failures
+        if len(rows) > 1 and len(failures) == len(rows):
+            raise rewards.RewardError(
+                f"None of {len(rows)} responses could be scored; the first, to the prompt in row {prompts[0].row} of "
+                f"the data files: {failures[0].message}. Repair the function (reward.num_workers=0 runs it in this "
+                "process, where a debugger sees it), or raise reward.cpu_seconds or reward.wall_seconds.",
+                0,
+                rows[0].data_source,
+            )
+        punished = overlong.apply(raw, response_tokens, self.max_response_tokens, self.overlong)
+        scores = [raw[index] if index in failures else score for index, score in enumerate(punished)]
+        numbers = _numbers(scores)
         return Scored(
             rewards=np.array([score.score for score in scores], dtype=np.float32),
             scores=scores,
-            metrics={f"reward/{name}": float(np.mean(values)) for name, values in numbers.items()},
+            extra={
+                **{name: values.astype(np.float32) for name, values in numbers.items()},
+                "score": np.array([score.score for score in raw], dtype=np.float32),
+            },
+            failures=failures,
+            failed_rows={index: prompts[index].row for index in failures},
+            means={
+                f"reward/{name}": float(np.nanmean(values))
+                for name, values in numbers.items()
+                if not np.isnan(values).all()
+            },
+            counts=result.metrics,
         )
 
+    def _row(self, prompt: Prompt, text: str) -> RewardRow:
+        extra = prompt.extra_info
+        if isinstance(self.runner.function, RewardModel):  # which reads the conversation
+            extra = {**extra, "prompt": prompt.messages}
+        return RewardRow(prompt.data_source, text, prompt.ground_truth, extra)
 
-def load_scorer(config: RewardConfig) -> Scorer:
-    """Load the user's reward function, or the rules that verl-algos has for known data sources."""
+
+def _numbers(scores: Sequence[Score]) -> dict[str, np.ndarray]:
+    """Every number that is reported beside a score, by name: (N,) float64, NaN where it is missing or not finite."""
+    columns: dict[str, np.ndarray] = {}
+    for index, score in enumerate(scores):
+        for name, value in score.extra.items():
+            if isinstance(value, bool | int | float):
+                column = columns.setdefault(name, np.full(len(scores), np.nan))
+                column[index] = value if -_LARGEST <= value <= _LARGEST else np.nan
+    return columns
+
+
+def tell_failures(scored: Scored, where: str) -> None:
+    """Say on stderr which responses could not be scored and why: the first few, and how many more there are."""
+    for index, failure in list(scored.failures.items())[:_TOLD]:
+        print(
+            f"{where}: the response to the prompt in row {scored.failed_rows[index]} of the data files could not be "
+            f"scored ({failure.kind}): {failure.message}",
+            file=sys.stderr,
+        )
+    if (more := len(scored.failures) - _TOLD) > 0:
+        print(f"{where}: {more} more responses could not be scored.", file=sys.stderr)
+
+
+def load_scorer(config: RewardConfig, *, device: str) -> Scorer:
+    """Load the user's reward function or model, or the rules that verl-algos has for known data sources.
+
+    Workers are not started yet.
+
+    Args:
+        config: resolved.
+        device: where a model from a Hugging Face folder runs, unless its kwargs say otherwise.
+
+    Raises:
+        RewardLoadError: there is no such function or model, or it does not fit its options.
+    """
+    function: RewardFunction | RewardModel
+    if config.reward_model.enable:
+        function, options = load_reward_model(config.reward_model, device), {}
+    else:
+        function, options = load_function(config), config.custom_reward_function.reward_kwargs
+    punished = config.reward_kwargs.overlong_buffer_cfg
+    return Scorer(
+        rewards.RewardRunner(
+            function,
+            options,
+            num_workers=min(cpu_share().cores, _MOST_WORKERS) if config.num_workers is None else config.num_workers,
+            cpu_seconds=config.cpu_seconds,
+            wall_seconds=config.wall_seconds,
+            memory_mb=config.memory_mb,
+            failed_score=_NOT_SCORED,
+        ),
+        max_response_tokens=config.reward_kwargs.max_resp_len,
+        overlong=overlong.OverlongConfig(
+            enable=config.reward_manager.name == "dapo" and punished.enable,
+            len=punished.len,
+            penalty_factor=punished.penalty_factor,
+            log=punished.log,
+        ),
+    )
+
+
+def load_function(config: RewardConfig) -> RewardFunction:
+    """The user's own function, or the rules.
+
+    Raises:
+        RewardLoadError: there is no such function or rule, or it does not fit its options.
+    """
     custom = config.custom_reward_function
-    if custom.path is None:
-        return Scorer(rewards.default_compute_score, custom.reward_kwargs)
-    function = rewards.load_custom(custom.path, custom.name)
-    rewards.check_signature(function, custom.reward_kwargs)
-    return Scorer(function, custom.reward_kwargs)
+    if custom.path is not None:
+        function = rewards.load_custom(custom.path, custom.name)
+        rewards.check_signature(function, custom.reward_kwargs)
+        return function
+    rule = custom.reward_kwargs.get("rule")
+    if rule is not None and rule not in rewards.NAMED_RULES:
+        raise rewards.RewardLoadError(
+            f"There is no reward rule {rule!r}, which reward.custom_reward_function.reward_kwargs.rule names. There "
+            f"are: {', '.join(rewards.NAMED_RULES)}."
+        )
+    return rewards.default_compute_score
+
+
+def load_reward_model(config: RewardModelConfig, device: str) -> RewardModel:
+    """The user's own class, or the model in a Hugging Face folder.
+
+    Raises:
+        RewardLoadError: there is no such class or folder, or it cannot be loaded.
+    """
+    if config.path is not None:
+        return rewards.load_model(config.path, config.kwargs)
+    return rewards.load_model(_HF_MODEL, {"path": config.model_path, "device": device, **config.kwargs})

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
-from verl_algos import advantages, aggregation
+from verl_algos import advantages, aggregation, rollout_correction
 from verl_algos.value_losses import explained_variance
 from verl_data import PackedBatch, Prompt, PromptLoader
 
-from verl_cli.columns import loss_denominators, tensors
+from verl_cli.columns import loss_denominators, scored_tokens, tensors
 from verl_cli.config import ActorConfig
 from verl_cli.phases import Step
 
@@ -31,30 +31,39 @@ def of_old_policy(batch: PackedBatch, actor: ActorConfig) -> dict[str, float]:
         cu_seqlens=cu_seqlens,
         scale=actor.loss_scale_factor,
     )
-    difference = (columns["rollout_logprobs"].exp() - columns["old_logprobs"].exp()).abs()[mask]
     return {
         "actor/entropy": float(columns["entropy"][mask].double().mean()),
         "actor/entropy_loss": float(entropy_loss),
-        **_spread("training/rollout_probs_diff", difference, ("mean", "max"), separator="_"),
+        **rollout_correction.probability_metrics(
+            columns["old_logprobs"], columns["rollout_logprobs"], mask, cu_seqlens
+        ),
     }
 
 
+def of_baseline(rewards: np.ndarray) -> dict[str, float]:
+    """The mean reward of the likeliest responses (P,), NaN where one could not be scored."""
+    scored = rewards[~np.isnan(rewards)]
+    return {"adv/baseline/mean": float(scored.mean(dtype=np.float64))} if scored.size else {}
+
+
 def of_batch(batch: PackedBatch, prompts: Sequence[Prompt]) -> dict[str, float]:
-    """Scores, rewards, advantages, returns, values and lengths of a whole step."""
-    columns = tensors(batch, "token_rewards", "advantages", "returns", "values", "reward", mask="sampled_mask")
-    mask, lengths = columns["mask"], np.diff(batch.cu_seqlens)
+    """Scores, rewards, advantages, returns and values of what could be scored in a step, and lengths of all of it."""
+    names = ("token_rewards", "advantages", "returns", "values", "reward")
+    columns = tensors(batch, *names, mask=scored_tokens(batch))
+    mask, lengths, scored = columns["mask"], np.diff(batch.cu_seqlens), ~columns["reward"].isnan()
+    compared = advantages.scored_sequences(columns["token_rewards"], mask, columns["cu_seqlens"])
     response = np.array([rows.sum() for rows in batch.per_sequence("sampled_mask")])
     rewards = torch.from_numpy(np.array([rows.sum() for rows in batch.per_sequence("token_rewards")]))
     metrics = {
-        **_spread("critic/score", columns["reward"]),
-        **_spread("critic/rewards", rewards),
+        **_spread("critic/score", columns["reward"][scored]),
+        **_spread("critic/rewards", rewards[scored]),
         **_spread("critic/advantages", columns["advantages"][mask]),
         **_spread("critic/returns", columns["returns"][mask]),
         **_spread("response_length", torch.from_numpy(response)),
         **_ratio("response_length/clip_ratio", [reason == "length" for reason in batch["finish_reason"]]),
         **_spread("prompt_length", torch.from_numpy(lengths - response)),
         **_ratio("prompt_length/clip_ratio", [prompt.truncated for prompt in prompts]),
-        "adv/singleton_groups": float(advantages.singleton_groups(torch.from_numpy(np.array(batch["group"])))),
+        "adv/singleton_groups": float(advantages.singleton_groups(torch.tensor(batch["group"]), compared)),
     }
     if "values" in columns:
         metrics |= _spread("critic/values", columns["values"][mask])
@@ -77,12 +86,12 @@ def of_data(prompts: Sequence[Prompt], loader: PromptLoader) -> dict[str, float]
 def of_time(step: Step, devices: int) -> dict[str, float]:
     """Wall time of the phases and throughput; `step.seconds` must hold "step"."""
     tokens = step.batch.num_tokens
-    response_tokens = int(np.sum(step.batch["sampled_mask"]))
+    gen_tokens = int(np.sum(step.batch["sampled_mask"])) if step.gen_tokens is None else step.gen_tokens
     seconds = step.seconds
     per_token = {
         f"timing_per_token_ms/{name}": 1000 * seconds[name] / count
         for name in ("gen", "ref", "values", "adv", "update_critic", "update_actor")
-        if name in seconds and (count := response_tokens if name == "gen" else tokens)
+        if name in seconds and (count := gen_tokens if name == "gen" else tokens)
     }
     return {
         "training/global_step": float(step.number),
@@ -111,11 +120,9 @@ def _ratio(name: str, rows: Sequence[bool]) -> dict[str, float]:
     return {name: float(np.mean(rows))} if rows else {}
 
 
-def _spread(
-    name: str, values: torch.Tensor, statistics: tuple[str, ...] = ("mean", "max", "min"), *, separator: str = "/"
-) -> dict[str, float]:
+def _spread(name: str, values: torch.Tensor) -> dict[str, float]:
     """Mean, maximum and minimum; nothing where there are no values."""
     if values.numel() == 0:
         return {}
     values = values.double()
-    return {f"{name}{separator}{statistic}": float(getattr(values, statistic)()) for statistic in statistics}
+    return {f"{name}/{statistic}": float(getattr(values, statistic)()) for statistic in ("mean", "max", "min")}

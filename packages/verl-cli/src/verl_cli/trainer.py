@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from verl_data import Prompt
+
 from verl_cli import step_metrics
 from verl_cli.build import Parts
 from verl_cli.config import RunConfig, dump
@@ -15,6 +17,7 @@ from verl_cli.config.keys import flatten
 from verl_cli.errors import InterruptedRunError, UserError
 from verl_cli.evaluation.validation import SampleLog, ValidationResult, validate
 from verl_cli.failures import during, record_failure
+from verl_cli.health import Health
 from verl_cli.phases import Step, run_phases
 from verl_cli.ppo import PPO
 from verl_cli.report import REPORT_FILE, write_report
@@ -48,6 +51,7 @@ def fit(parts: Parts) -> dict[str, Any]:
                     write_report(run_dir.path)
             raise
         finally:
+            parts.scorer.close()
             parts.controller.shutdown()
         write_report(run_dir.path)
         run.copy()
@@ -88,8 +92,12 @@ class _Run:
             resumed_from=None if checkpoint is None else parts.start.step,
         )
         self.samples = SampleLog(parts.run_dir.samples)
+        self.health = Health(parts.config, parts.run_dir.warnings)
         self.copies = None if self.trainer.default_hdfs_dir is None else Copies(self.trainer.default_hdfs_dir)
         self.devices = self.trainer.nnodes * self.trainer.n_gpus_per_node
+        self.batches = parts.loader.batches()
+        self.epoch = 0
+        self.drawn: list[Prompt] = []
         self.checkpoint = checkpoint
         self.done = parts.start.step
         self.content = content(parts.config)
@@ -125,10 +133,11 @@ class _Run:
         for role in self.saved_roles():
             self.parts.workers[role].call("load", directory=checkpoint / role)
         self.algorithm.kl_controller.coef = self.parts.start.state["kl_coef"]
+        self.health.load_state_dict(self.parts.start.state.get("health"))
         self.parts.controller.sync_weights(self.parts.workers["actor"], self.parts.workers["rollout"], self.done)
         run_dir = self.parts.run_dir
         if last_step(run_dir.metrics) != self.done or self.done == self.parts.total_steps:
-            for path in (run_dir.metrics, run_dir.samples):
+            for path in run_dir.rows:
                 cut_rows(path, self.done - 1)
             metrics = dict(self.parts.start.state["metrics"])
             if self.done == self.parts.total_steps and not run_dir.checkpoints():  # a branch of no further step
@@ -138,32 +147,41 @@ class _Run:
     def steps(self) -> None:
         """Train, and save and validate when due."""
         phases = self.algorithm.phases()
-        epochs = -(-self.parts.total_steps // self.parts.loader.steps_per_epoch)
-        batches = self.parts.loader.batches(epochs)
+        loader = self.parts.loader
         for number in range(self.done + 1, self.parts.total_steps + 1):
-            epoch, prompts = next(batches)
-            step = Step(number=number, epoch=epoch, prompts=prompts)
+            self.drawn = []
+            prompts = self.draw()
+            step = Step(number, self.epoch, prompts, draw=self.draw, batches_per_epoch=loader.steps_per_epoch)
             start = time.perf_counter()
             run_phases(phases, step)
             step.seconds["step"] = time.perf_counter() - start
-            metrics = step.metrics | step_metrics.of_data(prompts, self.parts.loader)
+            metrics = step.metrics | step_metrics.of_data(self.drawn, loader)
             metrics |= step_metrics.of_time(step, self.devices)
+            metrics |= self.health.look(step)
             self.done = number
             if self.due(self.trainer.save_freq):
                 try:
                     metrics |= self.save(metrics)
                 except BaseException:  # the step is done, whatever becomes of saving it
+                    self.health.tell(number)
                     self.tracker.log(number, metrics)
                     raise
             self.finish_step(metrics)
 
+    def draw(self) -> list[Prompt]:
+        """Take the next batch of prompts from the data; dynamic sampling takes several for one step."""
+        self.epoch, prompts = next(self.batches)
+        self.drawn += prompts
+        return prompts
+
     def finish_step(self, metrics: Mapping[str, float]) -> None:
-        """Validate if due and log. The checkpoint of the step is written before: it holds the metrics until then."""
+        """Validate if due, warn and log. The step's checkpoint is written before: it holds metrics and warnings."""
         validation: Mapping[str, float] = {}
         try:
             if self.due(self.trainer.test_freq):
                 validation = self.validate()
         finally:
+            self.health.tell(self.done)
             self.tracker.log(self.done, {**metrics, **validation})
 
     def due(self, frequency: int) -> bool:
@@ -226,6 +244,7 @@ class _Run:
             "format": STATE_FORMAT,
             "step": self.done,
             "kl_coef": self.algorithm.kl_controller.coef,
+            "health": self.health.state_dict(),
             "loader": self.parts.loader.state_dict(),
             "val_accuracy_before": self.accuracy[0],
             "seconds": time.monotonic() - self.start,

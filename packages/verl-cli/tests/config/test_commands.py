@@ -174,9 +174,10 @@ def test_explain_a_live_key() -> None:
     assert lines["Live"] == f"{ACTOR}.clip_ratio_high"
     assert "clip-higher" in lines["For"]
     assert lines["Type"].startswith("a number")
-    assert lines["Allowed"] == "above 0"
+    assert "at least 0 with vanilla, gspo" in lines["Allowed"]
+    assert "within [0, 1] with dppo_tv" in lines["Allowed"]
     assert lines["Null"] == f"takes the value of ${{{ACTOR}.clip_ratio}}"
-    assert "No effect" not in lines
+    assert "it belongs to vanilla, gspo" in lines["No effect"]
     assert "cosine" in said(f"{ACTOR}.optim.num_cycles")["No effect"]
     assert "wandb" in said("trainer.logger")["Allowed"]
     assert "clearml" in said("trainer.logger")["Not here"]

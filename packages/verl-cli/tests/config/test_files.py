@@ -164,7 +164,7 @@ def test_a_literal_reference_survives(tmp_path: Path) -> None:
 
 def test_a_dump_holds_every_key_with_effect_and_no_other() -> None:
     tree = yaml.safe_load(dump(resolve(PATHS, preset="grpo").config))
-    assert "critic" not in tree
+    assert tree["critic"] == {"enable": False}
     assert "gamma" not in tree["algorithm"]
     assert tree["actor_rollout_ref"]["actor"]["clip_ratio_low"] == 0.2
     assert tree["trainer"]["default_local_dir"] == "checkpoints/verl_examples/gsm8k"

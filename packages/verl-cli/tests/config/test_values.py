@@ -81,7 +81,7 @@ def test_ways_to_say_true(text: str) -> None:
         ("actor_rollout_ref.actor.optim.lr=inf", "a number"),
         ("actor_rollout_ref.actor.optim.betas=[0.9]", "a list of 2 values, each a number"),
         ("trainer.val_only=perhaps", "true or false"),
-        ("algorithm.adv_estimator=rloo", "one of gae, grpo"),
+        ("algorithm.kl_ctrl.type=linear", "one of fixed, adaptive"),
         ("trainer.device=tpu", "one of cpu, cuda or null"),
         ("trainer.experiment_name=true", "text"),
         ("reward.custom_reward_function.reward_kwargs=3", "a mapping"),

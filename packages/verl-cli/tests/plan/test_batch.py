@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from verl_cli import build
 from verl_cli.config import RunConfig, resolve
-from verl_cli.plan.arithmetic import Cut, Schedule, Updates
-from verl_cli.plan.batch import batch, batch_problems, schedule
+from verl_cli.plan.arithmetic import Cut, DynamicSampling, Schedule, Updates
+from verl_cli.plan.batch import batch, batch_problems, dynamic_sampling, schedule
 from verl_cli.plan.data import RowsInUse
 from verl_cli.plan.placement import (
     DTYPE_BYTES,
@@ -143,3 +143,14 @@ def test_an_absent_role_says_why(overrides: Overrides) -> None:
     assert planned["ref"].why == "KL term in the loss"
     run = config(overrides, algorithm__kl_ctrl__kl_coef=0)
     assert next(role for role in roles(run, "cpu") if role.name == "ref").why == "no KL term has a weight above 0"
+
+
+def test_dynamic_sampling_says_how_far_a_step_goes(overrides: Overrides) -> None:
+    filtering = {"algorithm__filter_groups__enable": "true", "actor_rollout_ref__rollout__n": 4}
+    rows = RowsInUse(33, True, 0)
+    assert dynamic_sampling(config(overrides), schedule(config(overrides), rows)) is None
+    limited = config(overrides, **filtering)
+    assert dynamic_sampling(limited, None) == DynamicSampling("acc", 10, 80, 320)
+    whole = config(overrides, **filtering, algorithm__filter_groups__max_num_gen_batches=0)
+    assert dynamic_sampling(whole, schedule(whole, rows)) == DynamicSampling("acc", 4, 32, 128)
+    assert dynamic_sampling(whole, None) == DynamicSampling("acc", None, None, None)

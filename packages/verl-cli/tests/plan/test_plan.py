@@ -124,6 +124,18 @@ def test_a_mix_and_an_order_are_shown_as_the_loader_makes_them(
     assert json.loads(json.dumps(plan.as_dict()))["mix"][1]["rows"] == 1
 
 
+def test_dynamic_sampling_is_shown_with_what_it_may_generate(overrides: Overrides) -> None:
+    plan = make_plan(resolve([*overrides(), "algorithm.filter_groups.enable=true"]))
+    assert plan.problems == []
+    whole = " ".join(" ".join(text_of(plan, 200)).split())
+    assert (
+        "sampling until 8 prompts have responses that differ in acc: up to 10 batches = 80 prompts (160 sequences) are "
+        "generated a step (algorithm.filter_groups)" in whole
+    )
+    assert "2 training steps = at least 1 epochs" in whole
+    assert json.loads(json.dumps(plan.as_dict()))["dynamic_sampling"]["most_sequences"] == 160
+
+
 def test_a_mix_and_an_order_that_cannot_be_are_problems(overrides: Overrides, rows: Path, tmp_path: Path) -> None:
     train = rows / "train.parquet"
     with pytest.raises(ConfigError, match=r"data.train_weights has 2 weights \(1, 2\), but data.train_files has 1"):

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from verl_cli.config import CustomRewardConfig, RewardConfig
+from verl_cli.config import CustomRewardConfig, RewardConfig, RewardModelConfig, resolve
 from verl_cli.plan.data import LookedAt
 from verl_cli.plan.sample import RewardLook, look_at_reward
 from verl_data import DataConfig
@@ -53,9 +53,27 @@ def test_a_reward_that_gives_the_same_for_both_is_a_warning(tmp_path: Path) -> N
 
 
 def test_an_exception_is_a_problem_with_its_line(tmp_path: Path) -> None:
-    found = looked(own(tmp_path, "    text = solution_str\n    return 1 / len(text)"))
+    found = looked(own(tmp_path, "    text = solution_str\n    return 1 / (len(text) - len(text))"))
     (problem,) = found.problems
     assert "ZeroDivisionError" in problem and f"{tmp_path / 'reward.py'}:3" in problem
+    assert found.tried == []
+
+
+def test_an_exception_on_an_empty_answer_alone_is_a_warning(tmp_path: Path) -> None:
+    found = looked(own(tmp_path, "    return 1 / len(solution_str)"))
+    (warning,) = found.warnings
+    assert warning.startswith("An empty response cannot be scored: ") and "ZeroDivisionError" in warning
+    assert "left out" in warning
+    assert (found.problems, [tried.score for tried in found.tried]) == ([], [0.5])
+
+
+def test_a_function_that_hangs_does_not_hang_the_plan(tmp_path: Path) -> None:
+    own(tmp_path, "    while solution_str:\n        pass\n    return 0.0")
+    path = str(tmp_path / "reward.py")
+    config = RewardConfig(CustomRewardConfig(path=path), num_workers=0, cpu_seconds=0.2)
+    (problem,) = looked(config).problems
+    assert "The ground truth cannot be scored: " in problem and "CPU seconds" in problem
+    assert "reward.cpu_seconds" in problem
 
 
 def test_a_file_that_does_not_load_is_a_problem_with_its_line(tmp_path: Path) -> None:
@@ -80,9 +98,9 @@ def test_without_a_row_the_function_is_loaded_all_the_same(tmp_path: Path) -> No
     assert looked(own(tmp_path, "    return ("), None).problems
 
 
-def test_what_the_function_prints_stays_out_of_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_the_function_prints_stays_out_of_the_plan(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     looked(own(tmp_path, "    print('hello')\n    return len(solution_str)"))
-    captured = capsys.readouterr()
+    captured = capfd.readouterr()
     assert captured.out == "" and "hello" in captured.err
 
 
@@ -90,3 +108,30 @@ def test_ground_truths_that_are_no_text_are_written_as_json(tmp_path: Path) -> N
     row = LookedAt("rows.jsonl, row 0", {**ROW.row, "reward_model": {"style": "rule", "ground_truth": [7, 2]}})
     found = looked(own(tmp_path, "    return len(solution_str)"), row)
     assert found.tried[1].response == "[7, 2]"
+
+
+def test_what_scores_is_said(tmp_path: Path) -> None:
+    assert looked(RewardConfig()).what == "rules by data source: gsm8k for openai/gsm8k"
+    named = CustomRewardConfig(reward_kwargs={"rule": "gsm8k", "method": "flexible"})
+    assert looked(RewardConfig(named)).what == "rule gsm8k for every row, method=flexible"
+    assert looked(own(tmp_path, "    return 1.0")).what == f"function compute_score of {tmp_path / 'reward.py'}"
+    overlong = "reward.reward_kwargs.overlong_buffer_cfg"
+    paths = ("data.train_files=a", "data.val_files=a", "actor_rollout_ref.model.path=m", "data.max_response_length=20")
+    keys = ("reward.reward_manager.name=dapo", f"{overlong}.enable=true", f"{overlong}.len=5")
+    penalty = "; overlong penalty of up to 1 for responses of 15 to 20 tokens"
+    assert looked(resolve([*paths, *keys]).config.reward).what.endswith(penalty)
+
+
+def test_a_reward_model_is_looked_for_and_not_made(tmp_path: Path) -> None:
+    (tmp_path / "m.py").write_text(
+        "from verl import RewardModel\n\nclass Mine(RewardModel):\n"
+        "    def __init__(self):\n        1 / 0\n    def score(self, rows):\n        return []\n"
+    )
+
+    def model(**options: Any) -> RewardLook:
+        return looked(RewardConfig(reward_model=RewardModelConfig(enable=True, **options)))
+
+    found = model(path=f"{tmp_path / 'm.py'}:Mine")
+    assert (found.problems, found.tried) == ([], []) and f"class {tmp_path / 'm.py'}:Mine" in found.what
+    assert "'Other' is not defined" in model(path=f"{tmp_path / 'm.py'}:Other").problems[0]
+    assert "it has no config.json" in model(model_path=str(tmp_path)).problems[0]

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -30,6 +30,8 @@ from verl_engine.weights import ShardedWeights
 # What a rank computes while others still have micro-batches: the collectives of a pass, and gradients of exactly zero.
 _DUMMY = PackedBatch.from_sequences({"input_ids": [np.zeros(2, np.int64)], "sampled_mask": [np.array([False, True])]})
 _GIBIBYTE = 2**30
+_VALUE_OUTPUTS: frozenset[Output] = frozenset({"values"})
+_LM_OUTPUTS: frozenset[Output] = frozenset(get_args(Output)) - _VALUE_OUTPUTS
 
 
 class FsdpEngine:
@@ -44,7 +46,7 @@ class FsdpEngine:
         init_single_process(config.device)
         self.config = config
         self._device = torch.device(f"cuda:{torch.cuda.current_device()}" if config.device == "cuda" else "cpu")
-        self._allowed: frozenset[Output] = frozenset(("values",) if config.head == "value" else ("logprobs", "entropy"))
+        self._allowed = _VALUE_OUTPUTS if config.head == "value" else _LM_OUTPUTS
         self._offloaded: set[Part] = set()
         self._steps = 0
         self._model = load_model(config)

@@ -10,7 +10,11 @@ from verl_data import PackedBatch
 
 from verl_engine.metrics import Metrics
 
-Output = Literal["logprobs", "entropy", "values"]
+Output = Literal["logprobs", "entropy", "sum_pi_squared", "values"]
+"""What a model says about each sampled token t, given the tokens before it: the log-probability of token t; of the
+distribution that it was sampled from, softmax(logits / temperature), the entropy in nats and the sum of the squared
+probabilities, ``sum_v pi_v^2`` (the token baselines weigh by it); and the value of the state. Values come from a value
+head, all others from a language-model head."""
 Part = Literal["params", "grads", "optimizer"]
 
 

@@ -1,6 +1,6 @@
-"""From a packed batch to log-probs, entropies and values: the one place where outputs are shifted by a token."""
+"""From a packed batch to what a model says about its tokens: the one place where outputs are shifted by a token."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +12,8 @@ from verl_data import PackedBatch
 
 from verl_engine.interface import Output
 
-# Rows of logits whose entropy is taken at a time where no gradient is asked for: bounds the temporary copy.
-_ENTROPY_ROWS = 1024
+# Distributions of which a sum is taken at a time where no gradient is asked for: bounds the temporary copy.
+_ROWS_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,9 @@ def compute_outputs(
 ) -> dict[str, torch.Tensor]:
     """Run the model and return each of `outputs` (T,), in float32 or wider, 0 where no token was sampled.
 
-    `logprobs` and `entropy` come from one tensor of logits divided by `temperature`; the vocabulary head runs only
-    where the next token is a target, inside the model's own forward, which keeps what an architecture does to its
-    logits.
+    `logprobs`, `entropy` and `sum_pi_squared` come from one tensor of logits divided by `temperature`; the vocabulary
+    head runs only where the next token is a target, inside the model's own forward, which keeps what an architecture
+    does to its logits.
     """
     packed = {
         "input_ids": inputs.input_ids,
@@ -99,7 +99,9 @@ def compute_outputs(
             labels = inputs.input_ids[0].index_select(0, inputs.targets)
             found["logprobs"] = log_distribution.gather(-1, labels[:, None])[:, 0]
         if "entropy" in outputs:
-            found["entropy"] = _entropy(log_distribution)
+            found["entropy"] = _of_each_row(_entropy, log_distribution)
+        if "sum_pi_squared" in outputs:
+            found["sum_pi_squared"] = _of_each_row(_sum_pi_squared, log_distribution)
     tokens = inputs.input_ids.shape[1]
     return {name: value.new_zeros(tokens).index_copy(0, inputs.targets, value) for name, value in found.items()}
 
@@ -108,12 +110,22 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
-def _entropy(log_distribution: torch.Tensor) -> torch.Tensor:
-    """Entropy in nats of each row: (K, V) log-probs -> (K,)."""
+def _of_each_row(statistic: Callable[[torch.Tensor], torch.Tensor], log_distribution: torch.Tensor) -> torch.Tensor:
+    """A statistic of each row: (K, V) log-probs -> (K,). Without gradient, of a bounded number of rows at a time."""
     if torch.is_grad_enabled():
-        return -(log_distribution.exp() * log_distribution).sum(-1)
-    entropy = log_distribution.new_empty(log_distribution.shape[0])
-    for start in range(0, log_distribution.shape[0], _ENTROPY_ROWS):
-        rows = log_distribution[start : start + _ENTROPY_ROWS]
-        entropy[start : start + _ENTROPY_ROWS] = -(rows.exp() * rows).sum(-1)
-    return entropy
+        return statistic(log_distribution)
+    result = log_distribution.new_empty(log_distribution.shape[0])
+    for start in range(0, log_distribution.shape[0], _ROWS_AT_ONCE):
+        rows = slice(start, start + _ROWS_AT_ONCE)
+        result[rows] = statistic(log_distribution[rows])
+    return result
+
+
+def _entropy(log_distribution: torch.Tensor) -> torch.Tensor:
+    """Entropy in nats."""
+    return -(log_distribution.exp() * log_distribution).sum(-1)
+
+
+def _sum_pi_squared(log_distribution: torch.Tensor) -> torch.Tensor:
+    """``sum_v pi_v^2``: 1 over the vocabulary's size for a uniform distribution, 1 for a certain token."""
+    return (2.0 * log_distribution).exp().sum(-1)

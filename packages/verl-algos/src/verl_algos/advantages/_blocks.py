@@ -11,11 +11,15 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from verl_algos._finite import narrowed, summable
 from verl_algos._layout import Layout
 from verl_algos.errors import NonFiniteError
 from verl_algos.masked import VARIANCE_EPSILON
 
 _TOKENS_PER_BLOCK = 1 << 16
+
+#: Rewards and values beyond it count as it wherever their sums or squares would overflow float64.
+LARGEST = 1e140
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,19 @@ def suffix_sums(rows: Tensor, discount: float) -> Tensor:
     """``y_t = x_t + discount y_{t+1}`` along the rows (R, L), in log2(L) passes; in float64 where one pass is enough.
 
     Doubling: once y_t holds the terms t to t+span-1, adding ``discount^span y_{t+span}`` makes it hold twice as many.
+    Sums that overflow the type of `rows`, or would on the way, are computed in float64 and brought back into it.
     """
+    sums = unchecked_suffix_sums(rows, discount)
+    return sums if all_finite(sums) else narrowed(unchecked_suffix_sums(widened(rows), discount), rows.dtype)
+
+
+def widened(rows: Tensor) -> Tensor:
+    """Finite numbers in float64, so that no sum of them overflows."""
+    return rows.clamp(-LARGEST, LARGEST) if rows.dtype == torch.float64 else rows.double()
+
+
+def unchecked_suffix_sums(rows: Tensor, discount: float) -> Tensor:
+    """`suffix_sums` that may overflow."""
     if discount == 1.0:
         return rows.flip(1).cumsum(1, dtype=torch.float64).flip(1).to(rows.dtype)
     span = 1
@@ -143,15 +159,15 @@ def whiten_(column: Tensor, layout: Layout, voting: Tensor | None = None) -> Non
     total = torch.zeros((), dtype=torch.float64, device=mask.device)
     for part in parts:
         tokens += mask[part].sum()  # of the whole mask it would be a copy as int64
-        total += torch.where(mask[part], column[part], 0).sum(dtype=torch.float64)
+        total += summable(torch.where(mask[part], column[part], 0)).sum()
     mean = total / tokens.clamp(min=1)
     squares = torch.zeros_like(total)
     for part in parts:
-        squares += torch.where(mask[part], column[part] - mean, 0).double().square_().sum()
+        squares += torch.where(mask[part], summable(column[part]) - mean, 0).square_().sum()
     scale = torch.rsqrt(squares / (tokens - 1).clamp(min=1) + VARIANCE_EPSILON)
     for part in parts:
         own = column[part]
-        own.copy_(torch.where(mask[part], (own - mean) * scale, own))
+        own.copy_(torch.where(mask[part], (summable(own) - mean).mul_(scale), own))
 
 
 def all_finite(numbers: Tensor) -> bool:

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from verl_algos._finite import narrowed
 from verl_algos._layout import Layout, check_sequence_column
-from verl_algos.advantages._blocks import blocks, refuse
+from verl_algos.advantages._blocks import LARGEST, blocks, refuse
 from verl_algos.masked import VARIANCE_EPSILON
 
 STD_EPSILON = 1e-6
@@ -111,7 +112,7 @@ class Outcomes:
         refuse("token_rewards, summed over each sequence,", rewards, rewards.isinf())
         scored = (lengths > 0) & ~rewards.isnan()
         dtype = torch.promote_types(token_rewards.dtype, torch.float32)
-        return cls(layout, torch.where(scored, rewards, 0.0), scored, lengths, dtype)
+        return cls(layout, torch.where(scored, rewards, 0.0).clamp_(-LARGEST, LARGEST), scored, lengths, dtype)
 
     def groups(self, group: Tensor) -> Groups:
         """The scored sequences by prompt."""
@@ -129,8 +130,8 @@ class Outcomes:
 
     def spread(self, per_sequence: Tensor) -> tuple[Tensor, Tensor]:
         """Advantages in which every valid token has its sequence's number; and, equal to them, returns."""
-        advantages = torch.empty_like(self.layout.mask, dtype=self.dtype)
-        numbers = per_sequence.to(self.dtype)
+        advantages = torch.empty(self.layout.mask.shape, dtype=self.dtype, device=self.layout.mask.device)
+        numbers = narrowed(per_sequence, self.dtype)
         for block in blocks(self.layout):
             advantages[block.part] = block.layout.spread(numbers[block.sequences])
         return advantages, advantages.clone()

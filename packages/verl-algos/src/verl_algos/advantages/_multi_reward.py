@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from verl_algos._layout import check_sequence_column
-from verl_algos.advantages._blocks import refuse
+from verl_algos.advantages._blocks import LARGEST, refuse
 from verl_algos.advantages._group_relative import normalised
 from verl_algos.advantages._groups import Groups, Outcomes
 
@@ -60,7 +60,7 @@ def gdpo(
         scored = outcomes.scored & ~column.isnan()
         refuse(f"reward_components[{name!r}]", column, scored & column.isinf())
         groups = Groups.of(group, scored)
-        rewards = torch.where(scored, column, 0).double()
+        rewards = torch.where(scored, column, 0).double().clamp_(-LARGEST, LARGEST)
         total += weights[name] * normalised(rewards, groups, norm_by_std, compat)
         voting |= groups.scored if compat else groups.compared
     return outcomes.spread(outcomes.whitened(total, voting) if whiten else total)

@@ -3,8 +3,18 @@
 import torch
 from torch import Tensor
 
-from verl_algos._layout import Layout, at_least_float32, check_sequence_column
-from verl_algos.advantages._blocks import Block, all_finite, blocks, refuse, suffix_sums, whiten_
+from verl_algos._finite import at_least_float32, narrowed, saturated
+from verl_algos._layout import Layout, check_sequence_column
+from verl_algos.advantages._blocks import (
+    Block,
+    all_finite,
+    blocks,
+    refuse,
+    suffix_sums,
+    unchecked_suffix_sums,
+    whiten_,
+    widened,
+)
 from verl_algos.advantages._groups import Outcomes
 
 
@@ -42,19 +52,20 @@ def gae(
     _check_factor("lam", lam)
     layout = Layout.of(mask, cu_seqlens, token_rewards=token_rewards, values=values)
     dtype = torch.promote_types(torch.promote_types(token_rewards.dtype, values.dtype), torch.float32)
-    advantages = torch.zeros_like(layout.mask, dtype=dtype)
-    returns = torch.zeros_like(advantages)
+    advantages, returns = layout.zeros(dtype), layout.zeros(dtype)
     for block in blocks(layout):
         rewards, state_values = block.rows(token_rewards).to(dtype), block.rows(values).to(dtype)
-        if not (all_finite(rewards) and all_finite(state_values)):
+        sums = _discounted_deltas(rewards, state_values, gamma, lam)
+        goals = sums + state_values
+        if not all_finite(goals):
             for name, column in (("token_rewards", token_rewards), ("values", values)):
                 valid = layout.compact(column)
                 refuse(name, valid, ~valid.isfinite())
-        deltas = rewards - state_values
-        deltas[:, :-1].add_(state_values[:, 1:], alpha=gamma)
-        sums = suffix_sums(deltas, gamma * lam)
+            wide_values = widened(state_values)  # the numbers were finite, their sums are not
+            wide_sums = _discounted_deltas(widened(rewards), wide_values, gamma, lam)
+            sums, goals = narrowed(wide_sums, dtype), narrowed(wide_sums + wide_values, dtype)
         block.write(advantages, sums)
-        block.write(returns, sums + state_values)
+        block.write(returns, goals)
     if whiten:
         whiten_(advantages, layout)
     return advantages, returns
@@ -127,10 +138,10 @@ def remax(
     refuse("baseline", baseline, baseline.isinf() & outcomes.scored)
     returns = rewards_to_go(token_rewards, outcomes, 1.0)
     known = outcomes.scored & ~baseline.isnan()
-    baselines = torch.where(known, baseline, 0.0).to(returns.dtype)
+    baselines = narrowed(torch.where(known, baseline, 0.0).double(), returns.dtype)
     advantages = torch.empty_like(returns)
     for block in blocks(outcomes.layout):
-        own = returns[block.part] - block.layout.spread(baselines[block.sequences])
+        own = saturated(returns[block.part] - block.layout.spread(baselines[block.sequences]))
         learning = block.layout.spread(known[block.sequences]).bool()
         advantages[block.part] = own.masked_fill_(~learning, 0.0)
     return advantages, returns
@@ -138,7 +149,7 @@ def remax(
 
 def rewards_to_go(token_rewards: Tensor, outcomes: Outcomes, gamma: float) -> Tensor:
     """Discounted sums of this and all later rewards of a sequence, shape of token_rewards; 0 where not scored."""
-    returns = torch.zeros_like(token_rewards, dtype=outcomes.dtype)
+    returns = outcomes.layout.zeros(outcomes.dtype)
     for block in blocks(outcomes.layout):
         block.write(returns, suffix_sums(scored_rows(token_rewards, outcomes, block), gamma))
     return returns
@@ -148,6 +159,13 @@ def scored_rows(token_rewards: Tensor, outcomes: Outcomes, block: Block) -> Tens
     """Rewards of a block's valid tokens (R, L), 0 in sequences that were not scored."""
     rewards = at_least_float32(block.rows(token_rewards))
     return torch.where(outcomes.scored[block.sequences].unsqueeze(1), rewards, 0.0)
+
+
+def _discounted_deltas(rewards: Tensor, values: Tensor, gamma: float, lam: float) -> Tensor:
+    """GAE of rows (R, L), before anything is normalised; it may overflow."""
+    deltas = rewards - values
+    deltas[:, :-1].add_(values[:, 1:], alpha=gamma)
+    return unchecked_suffix_sums(deltas, gamma * lam)
 
 
 def _check_factor(name: str, factor: float) -> None:

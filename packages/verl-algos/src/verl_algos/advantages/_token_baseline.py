@@ -3,14 +3,15 @@
 import torch
 from torch import Tensor
 
-from verl_algos._layout import at_least_float32
+from verl_algos._finite import at_least_float32, narrowed, saturated
 from verl_algos._vocabulary import row_parts
-from verl_algos.advantages._blocks import Block, all_finite, blocks, refuse, suffix_sums
+from verl_algos.advantages._blocks import Block, all_finite, blocks, refuse, suffix_sums, widened
 from verl_algos.advantages._groups import Outcomes
 from verl_algos.advantages._reward_to_go import scored_rows
 from verl_algos.logprobs import _log_distribution
 
 _ENERGY_EPSILON = 1e-8
+_LARGEST_WEIGHT = 1e40  # so that a float64 holds its square times any sum of rewards
 
 
 @torch.no_grad()
@@ -115,7 +116,7 @@ def _token_baseline(
         probabilities["rollout_weights"] = rollout_weights
     outcomes = Outcomes.of(token_rewards, mask, cu_seqlens, **probabilities)
     groups = outcomes.groups(group)
-    returns = torch.zeros_like(token_rewards, dtype=outcomes.dtype)
+    returns = outcomes.layout.zeros(outcomes.dtype)
 
     lengths = outcomes.lengths if not gaps else _spans(outcomes)  # in positions
     longest = torch.zeros_like(groups.sizes).scatter_reduce(0, groups.members, lengths, "amax")
@@ -128,9 +129,9 @@ def _token_baseline(
         block.write(returns, to_go)
         energy = _energy(block, outcomes, probabilities)
         places = _places(block, _positions(block, lengths), starts).flatten()
-        weighted.scatter_add_(0, places, (energy * to_go).flatten())
+        weighted.scatter_add_(0, places, (energy * widened(to_go)).flatten())
         energies.scatter_add_(0, places, energy.flatten())
-    baselines = weighted.div_(energies.add_(_ENERGY_EPSILON)).to(returns.dtype)
+    baselines = narrowed(weighted.div_(energies.add_(_ENERGY_EPSILON)), returns.dtype)
 
     pairs, several = groups.two_best(lengths)
     compared_until = torch.zeros_like(groups.sizes).index_copy(0, several, lengths[pairs[:, 1]])[groups.members]
@@ -140,7 +141,7 @@ def _token_baseline(
         positions = _positions(block, lengths)
         baseline = baselines.index_select(0, _places(block, positions, starts).flatten()).view(block.shape)
         baseline.masked_fill_(positions >= compared_until[block.sequences].unsqueeze(1), 0.0)
-        rows = block.rows(returns) - baseline
+        rows = saturated(block.rows(returns) - baseline)
         block.write(advantages, rows.masked_fill_(~learning[block.sequences].unsqueeze(1), 0.0))
     return advantages, returns
 
@@ -179,7 +180,9 @@ def _energy(block: Block, outcomes: Outcomes, probabilities: dict[str, Tensor]) 
     for name, row in rows.items():
         if not all_finite(row):
             refuse(name, row, ~row.isfinite() & scored)
-    norms = at_least_float32(rows["old_logprobs"]).exp().mul_(-2.0).add_(1.0) + rows["sum_pi_squared"]
+    probabilities_of_tokens = at_least_float32(rows["old_logprobs"]).clamp(max=0.0).exp_()
+    norms = probabilities_of_tokens.mul_(-2.0).add_(1.0) + rows["sum_pi_squared"]
     if "rollout_weights" in rows:
-        norms = norms * rows["rollout_weights"].square()
+        weights = rows["rollout_weights"].double().clamp(-_LARGEST_WEIGHT, _LARGEST_WEIGHT)
+        norms = norms * weights.square_()
     return norms.cumsum(1, dtype=torch.float64).masked_fill_(~(block.inside & scored), 0.0)

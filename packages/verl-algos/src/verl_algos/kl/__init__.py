@@ -2,10 +2,10 @@
 controllers of the coefficient."""
 
 from verl_algos.kl._controllers import AdaptiveController, FixedController, Monitor
-from verl_algos.kl._estimators import STRAIGHT_THROUGH, loss, penalty
+from verl_algos.kl._estimators import loss, penalty
 from verl_algos.kl._full import full
 from verl_algos.kl._in_reward import apply_kl_to_rewards
-from verl_algos.names import PENALTIES
+from verl_algos.names import PENALTIES, STRAIGHT_THROUGH
 
 __all__ = [
     "PENALTIES",

@@ -7,24 +7,21 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from verl_algos._layout import Layout, at_least_float32
+from verl_algos._finite import at_least_float32, limit, saturated, total, trained
+from verl_algos._layout import Layout
 from verl_algos.names import PENALTIES
-
-#: Value of the estimator before the sign, gradient of k2.
-STRAIGHT_THROUGH: tuple[str, ...] = tuple(f"{name}+" for name in PENALTIES)
 
 _K3_LOG_RATIO_LIMIT = 20.0
 _K3_LIMIT = 10.0
 
 
 def _k1(difference: Tensor) -> Tensor:
-    limit = torch.finfo(difference.dtype).max
-    return difference.clamp(-limit, limit)
+    return saturated(difference)
 
 
 def _k2(difference: Tensor) -> Tensor:
-    limit = math.sqrt(torch.finfo(difference.dtype).max)
-    difference = difference.clamp(-limit, limit)
+    furthest = math.sqrt(limit(difference.dtype))
+    difference = difference.clamp(-furthest, furthest)
     return 0.5 * difference * difference
 
 
@@ -83,7 +80,7 @@ def penalty(name: str, logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
             f"ref_logprobs has shape {tuple(ref_logprobs.shape)} but logprobs has {tuple(logprobs.shape)}: "
             "they must be equal."
         )
-    difference = at_least_float32(logprobs) - at_least_float32(ref_logprobs)
+    difference = trained(logprobs) - at_least_float32(ref_logprobs)
     value = _ESTIMATORS[base](difference)
     if base == name:
         return value
@@ -117,4 +114,4 @@ def loss(
     """
     layout = Layout.of(mask, cu_seqlens, logprobs=logprobs, ref_logprobs=ref_logprobs)
     per_token = penalty(name, layout.select(logprobs), layout.select(ref_logprobs))
-    return per_token, {"kl": (per_token.detach().sum(), layout.mask.sum())}
+    return per_token, {"kl": (total(per_token.detach()), layout.mask.sum())}

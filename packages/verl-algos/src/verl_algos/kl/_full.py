@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from verl_algos._finite import limit
 from verl_algos._vocabulary import row_parts
 from verl_algos.logprobs import _log_distribution
 
@@ -65,7 +66,9 @@ class _FullKL(torch.autograd.Function):
         for part in row_parts(logits):
             policy, log_ratio = _policy_and_log_ratio(logits[part], ref_logits[part], ctx.temperature)
             log_ratio -= divergence[part].unsqueeze(-1)
-            result[part] = policy.mul_(log_ratio).mul_(gradient[part].unsqueeze(-1) / ctx.temperature)
+            bound = limit(logits.dtype)
+            part_gradient = policy.mul_(log_ratio).mul_(gradient[part].unsqueeze(-1) / ctx.temperature)
+            result[part] = part_gradient.clamp_(-bound, bound)
         return result, None, None
 
 

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from verl_algos._layout import Layout, at_least_float32
+from verl_algos._finite import at_least_float32, saturated
+from verl_algos._layout import Layout
 from verl_algos.kl._estimators import penalty as estimate
 
 
@@ -41,5 +42,8 @@ def apply_kl_to_rewards(
         kl = estimate(penalty, layout.select(logprobs), layout.select(ref_logprobs))
         counts = layout.counts()
         per_sequence = layout.sums(kl) / counts.clamp(min=1)
-        rewards = at_least_float32(layout.select(token_rewards)) - coef * kl
-        return rewards, {"reward_kl_penalty": (per_sequence.sum(), (counts > 0).sum())}
+        rewards = at_least_float32(layout.select(token_rewards))
+        penalized = saturated(rewards - saturated(coef * kl))
+        return torch.where(rewards.isinf(), rewards, penalized), {
+            "reward_kl_penalty": (per_sequence.sum(), (counts > 0).sum())
+        }

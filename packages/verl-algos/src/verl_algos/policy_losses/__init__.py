@@ -92,6 +92,9 @@ def compute(
 ) -> LossAndMetrics:
     """Compute ``(loss per token, metrics)``; each loss is described at the function of its name.
 
+    Value and gradient of the published losses are finite for every finite input: log-ratios count within +-20,
+    advantages and rollout weights within +-1e14 (float64: 1e140); what overflows its type is the largest number of it.
+
     Args:
         name: a key of `verl_algos.loss_options.POLICY_LOSS_OPTIONS`, or a loss of your own: a function, or its import
             path ``package.module:function`` or ``file.py:function`` (`PolicyLossFunction`; it gets all `options`).

@@ -22,7 +22,7 @@ def vanilla(
     clipped = -advantage * ratio.clamp(1.0 - clip_ratio_low, 1.0 + clip_ratio_high)
     larger = torch.maximum(surrogate, clipped)
     bound = torch.where(advantage < 0, -advantage * clip_ratio_c, torch.inf)
-    return columns.weighted(torch.minimum(larger, bound)), {
+    return columns.loss(torch.minimum(larger, bound)), {
         "pg_clipfrac": columns.share(clipped > surrogate),
         "pg_clipfrac_lower": columns.share(larger > bound),
         "ppo_kl": columns.ppo_kl(),
@@ -39,7 +39,7 @@ def cispo(columns: TokenColumns, *, clip_ratio_low: float, clip_ratio_high: floa
     """
     ratio = columns.ratio.detach()
     weight = ratio.clamp(1.0 - clip_ratio_low, 1.0 + clip_ratio_high)
-    return columns.weighted(-weight * columns.advantages * columns.logprobs), {
+    return columns.loss(-weight * columns.advantages * columns.logprobs), {
         "pg_clipfrac": columns.share(weight != ratio),
         "ppo_kl": columns.ppo_kl(),
     }
@@ -56,7 +56,7 @@ def sapo(columns: TokenColumns, *, tau_pos: float, tau_neg: float) -> LossAndMet
     """
     tau = torch.full_like(columns.ratio, tau_neg).masked_fill(columns.advantages > 0, tau_pos)
     gate = torch.sigmoid(tau * (columns.ratio - 1.0))
-    return columns.weighted(-columns.advantages * gate * (4.0 / tau)), {
+    return columns.loss(-columns.advantages * gate * (4.0 / tau)), {
         "pg_gate": columns.share(4.0 * gate * (1.0 - gate)),
         "ppo_kl": columns.ppo_kl(),
     }

@@ -3,12 +3,17 @@
 from dataclasses import dataclass
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
-from verl_algos._layout import Layout, at_least_float32
+from verl_algos._finite import at_least_float32, saturated, total, trained
+from verl_algos._layout import Layout
 
 #: exp(20) = 4.9e8: larger log-ratios would overflow long after any clip has cut the gradient.
 LOG_RATIO_LIMIT = 20.0
+
+#: Advantages and rollout weights beyond it count as it, so that no product of them with a ratio overflows.
+_FACTOR_LIMITS = {torch.float32: 1e14, torch.float64: 1e140}
 
 PolicyMetrics = dict[str, tuple[Tensor, Tensor]]
 LossAndMetrics = tuple[Tensor, PolicyMetrics]
@@ -24,6 +29,7 @@ class TokenColumns:
     old_logprobs: Tensor
     """Of the policy before this step's updates (the rollout's, where the trainer bypasses that pass)."""
     advantages: Tensor
+    """Within +-1e14 (float64: 1e140), as the weights."""
     rollout_weights: Tensor | None
     covariance_selected: Tensor | None
     """Bool: the tokens that a covariance loss treats apart."""
@@ -55,12 +61,17 @@ class TokenColumns:
         def selected(column: Tensor) -> Tensor:
             return at_least_float32(layout.select(column))
 
+        def factor(column: Tensor) -> Tensor:
+            column = selected(column).detach()
+            bound = _FACTOR_LIMITS[column.dtype]
+            return column.clamp(-bound, bound)
+
         return cls(
             layout,
-            selected(logprobs),
+            trained(layout.select(logprobs)),
             selected(old_logprobs).detach(),
-            selected(advantages).detach(),
-            None if rollout_weights is None else selected(rollout_weights).detach(),
+            factor(advantages),
+            None if rollout_weights is None else factor(rollout_weights),
             None if covariance_selected is None else covariance_selected.bool() & layout.mask,
         )
 
@@ -74,6 +85,10 @@ class TokenColumns:
         """``policy / old policy``, 1 at tokens that are not valid."""
         return self.log_ratio.exp()
 
+    def loss(self, per_token: Tensor) -> Tensor:
+        """`weighted` for finite columns: what overflowed on the way is the largest number of its type."""
+        return saturated(self.weighted(saturated(per_token)))
+
     def weighted(self, per_token: Tensor) -> Tensor:
         """`per_token` times the rollout weights, if there are any; 0 at tokens that are not valid."""
         per_token = self.layout.select(per_token)
@@ -81,7 +96,7 @@ class TokenColumns:
 
     def share(self, flags: Tensor) -> tuple[Tensor, Tensor]:
         """``(sum, count)`` of flags, or of numbers, over the valid tokens."""
-        return self.layout.select(flags.detach()).sum(), self.layout.mask.sum()
+        return total(self.layout.select(flags.detach())), self.layout.mask.sum()
 
     def ppo_kl(self) -> tuple[Tensor, Tensor]:
         """Old minus new log-prob, the k1 estimate of the KL that this step's updates made."""

@@ -133,7 +133,7 @@ def clip_cov(
             clip_cov_lb=clip_cov_lb,
             clip_cov_ub=clip_cov_ub,
         )
-    return columns.weighted(torch.where(chosen, 0, torch.maximum(surrogate, clipped))), {
+    return columns.loss(torch.where(chosen, 0, torch.maximum(surrogate, clipped))), {
         "pg_clipfrac": columns.share(chosen),
         "pg_clipfrac_ratio": columns.share(cut),
         "ppo_kl": columns.ppo_kl(),
@@ -169,7 +169,7 @@ def kl_cov(
         )
     distance = columns.log_ratio.abs()
     loss = -columns.advantages * columns.ratio + torch.where(chosen, ppo_kl_coef * distance, 0)
-    return columns.weighted(loss), {
+    return columns.loss(loss), {
         "pg_kl_penalized": columns.share(chosen),
         "ppo_kl_abs": columns.share(distance),
         "ppo_kl": columns.ppo_kl(),

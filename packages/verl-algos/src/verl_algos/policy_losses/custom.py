@@ -12,6 +12,28 @@ from verl_algos.policy_losses.columns import LossAndMetrics, TokenColumns
 PolicyLossFunction = Callable[..., LossAndMetrics]
 
 
+_INPUTS = ("logprobs", "old_logprobs", "advantages", "mask", "cu_seqlens")
+
+
+def check(function: PolicyLossFunction, options: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the inputs that a user's loss is called with, those of `PolicyLossFunction` that it names.
+
+    Raises:
+        LossOptionError: the function does not take one of the options, or needs one that was not given.
+    """
+    signature = inspect.signature(function)
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+    inputs = tuple(name for name in _INPUTS if takes_any or name in signature.parameters)
+    try:
+        signature.bind(**dict.fromkeys(inputs), **options)
+    except TypeError as error:
+        raise LossOptionError(
+            f"The policy loss {_name(function)}{signature} cannot be called with {', '.join([*inputs, *options])}: "
+            f"{error}. It may name {', '.join(_INPUTS[:-1])} and {_INPUTS[-1]}; its other parameters are its options."
+        ) from error
+    return inputs
+
+
 def call(function: PolicyLossFunction, columns: TokenColumns, options: Mapping[str, object]) -> LossAndMetrics:
     """Call a user's loss with columns that are 0 at masked tokens, and make its result 0 there.
 
@@ -19,7 +41,7 @@ def call(function: PolicyLossFunction, columns: TokenColumns, options: Mapping[s
         ValueError: the result is not a loss per token with ``{name: (sum, count)}``.
         LossOptionError: the function does not take one of the options, or needs one that was not given.
     """
-    name = getattr(function, "__qualname__", type(function).__name__)
+    name = _name(function)
     inputs = {
         "logprobs": columns.logprobs,
         "old_logprobs": columns.old_logprobs,
@@ -27,17 +49,7 @@ def call(function: PolicyLossFunction, columns: TokenColumns, options: Mapping[s
         "mask": columns.layout.mask,
         "cu_seqlens": columns.layout.cu_seqlens,
     }
-    signature = inspect.signature(function)
-    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
-        inputs = {key: value for key, value in inputs.items() if key in signature.parameters}
-    try:
-        signature.bind(**inputs, **options)
-    except TypeError as error:
-        raise LossOptionError(
-            f"The policy loss {name}{signature} cannot be called with {', '.join([*inputs, *options])}: {error}. "
-            "It may name logprobs, old_logprobs, advantages, mask and cu_seqlens; its other parameters are its options."
-        ) from error
-    result = function(**inputs, **options)
+    result = function(**{key: inputs[key] for key in check(function, options)}, **options)
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], Tensor)):
         raise ValueError(
             f"The policy loss {name} returned a {type(result).__name__}: it returns the pair (loss per token, metrics)."
@@ -55,3 +67,7 @@ def call(function: PolicyLossFunction, columns: TokenColumns, options: Mapping[s
                 "(sum, count), so that micro-batches and ranks add up."
             )
     return columns.weighted(per_token), metrics
+
+
+def _name(function: PolicyLossFunction) -> str:
+    return getattr(function, "__qualname__", type(function).__name__)

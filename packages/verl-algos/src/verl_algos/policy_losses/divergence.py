@@ -54,7 +54,7 @@ def dppo_kl(
 def _truncated(columns: TokenColumns, inside: Tensor, limit: float) -> LossAndMetrics:
     ratio = columns.ratio.detach()
     loss = torch.where(inside, -columns.advantages * ratio.clamp(max=limit) * columns.logprobs, 0)
-    return columns.weighted(loss), {
+    return columns.loss(loss), {
         "pg_clipfrac": columns.share(~inside),
         "pg_clipfrac_lower": columns.share((ratio > limit) & inside),
         "ppo_kl": columns.ppo_kl(),

@@ -1,5 +1,8 @@
 """Losses without a bound on the ratio: GPG, DRO."""
 
+import math
+
+from verl_algos._finite import limit, saturated
 from verl_algos.policy_losses.columns import LossAndMetrics, TokenColumns
 
 
@@ -10,18 +13,21 @@ def gpg(columns: TokenColumns) -> LossAndMetrics:
 
     Metrics: ``ppo_kl``.
     """
-    return columns.weighted(-columns.advantages * columns.logprobs), {"ppo_kl": columns.ppo_kl()}
+    return columns.loss(-columns.advantages * columns.logprobs), {"ppo_kl": columns.ppo_kl()}
 
 
 def dro(columns: TokenColumns, *, dro_beta: float) -> LossAndMetrics:
     """Direct reward optimisation (Richemond et al. 2024, arXiv:2405.19107): ``-(A logprobs - dro_beta / 2 d^2)``.
 
-    ``d = logprobs - old_logprobs`` is not clamped: the square is what brings a token back that went far off.
+    ``d = logprobs - old_logprobs`` is not clamped (but where its square would overflow): the square is what brings a
+    token back that went far off.
 
     Metrics: ``dro_penalty`` (mean of ``dro_beta / 2 d^2``) and ``ppo_kl``.
     """
-    penalty = 0.5 * dro_beta * (columns.logprobs - columns.old_logprobs).square()
-    return columns.weighted(penalty - columns.advantages * columns.logprobs), {
+    furthest = math.sqrt(limit(columns.logprobs.dtype))  # its square is finite
+    difference = (columns.logprobs - columns.old_logprobs).clamp(-furthest, furthest)
+    penalty = saturated(0.5 * dro_beta * difference.square())
+    return columns.loss(penalty - saturated(columns.advantages * columns.logprobs)), {
         "dro_penalty": columns.share(penalty),
         "ppo_kl": columns.ppo_kl(),
     }

@@ -25,8 +25,8 @@ from verl_algos.rewards import (
     search_qa,
 )
 from verl_algos.rewards.dispatch import NAMED_RULES, RULES, default_compute_score
-from verl_algos.rewards.loading import check_signature, load_custom, load_model
-from verl_algos.rewards.runner import RewardRunner, RunnerResult
+from verl_algos.rewards.loading import check_signature, load_custom, load_model, load_model_class
+from verl_algos.rewards.runner import RewardRunner, RunnerResult, WorkerStartError
 from verl_algos.rewards.scoring import score_all
 from verl_algos.rewards.types import (
     Failure,
@@ -64,6 +64,7 @@ __all__ = [
     "RunnerResult",
     "Score",
     "WeightedSum",
+    "WorkerStartError",
     "arithmetic",
     "boxed",
     "check_signature",
@@ -74,6 +75,7 @@ __all__ = [
     "gsm8k",
     "load_custom",
     "load_model",
+    "load_model_class",
     "math_dapo",
     "math_reward",
     "multiple_choice",

@@ -37,9 +37,17 @@ class JudgeError(RuntimeError):
 
 
 def default_messages(row: RewardRow) -> Sequence[Mapping[str, str]]:
-    """One user message with the question (of ``extra_info``), the response and the ground truth, if there is one."""
+    """One user message with the question, the response and the ground truth, if there is one.
+
+    The question is "question" of ``extra_info``, or else its "prompt": text, or messages, of which each is a paragraph.
+    """
     extra = row.extra_info or {}
     question = extra.get("question", extra.get("prompt", "(not given)"))
+    if not isinstance(question, str):
+        alone = len(question) == 1
+        question = "\n\n".join(
+            f"{message['content']}" if alone else f"{message['role']}: {message['content']}" for message in question
+        )
     truth = row.ground_truth
     reference = "" if truth in (None, "") else f"The right answer is: {truth}"
     content = _PROMPT.format(question=question, response=row.solution_str, reference=reference)

@@ -46,24 +46,33 @@ def load_custom(path: str | Path, name: str = "compute_score") -> RewardFunction
     return cast(RewardFunction, function)
 
 
-def load_model(location: str, kwargs: Mapping[str, Any] | None = None) -> RewardModel:
-    """Make a reward model of the class at ``FILE.py:Class`` or ``pkg://package.module:Class``, with `kwargs`.
+def load_model_class(location: str) -> type[RewardModel]:
+    """The class at ``FILE.py:Class`` or ``package.module:Class`` (also written ``pkg://package.module:Class``).
 
     Raises:
-        RewardLoadError: as `load_custom`; or the class is no `RewardModel`, leaves `score` out, or raises when it is
-            made (chained).
+        RewardLoadError: as `load_custom`; or the class is no `RewardModel`.
     """
     path, colon, name = location.rpartition(":")
     if not colon or not path or not name.isidentifier():
-        raise RewardLoadError(
-            f"The reward model {location!r} is not written as FILE.py:Class or pkg://package.module:Class."
-        )
+        raise RewardLoadError(f"The reward model {location!r} is not written as FILE.py:Class or package.module:Class.")
+    if all(map(str.isidentifier, path.split("."))) and not path.endswith(".py"):
+        path = _PACKAGE_PREFIX + path
     kind: Any = load_custom(path, name)
     if not isinstance(kind, type) or not issubclass(kind, RewardModel):
         raise RewardLoadError(
             f"{name} in {path} is not a reward model: make it a subclass of verl_algos.rewards.RewardModel that "
             "implements score(rows)."
         )
+    return kind
+
+
+def load_model(location: str, kwargs: Mapping[str, Any] | None = None) -> RewardModel:
+    """Make a reward model of the class at ``FILE.py:Class`` or ``package.module:Class``, with `kwargs`.
+
+    Raises:
+        RewardLoadError: as `load_model_class`; or the class leaves `score` out, or raises when it is made (chained).
+    """
+    kind = load_model_class(location)
     try:
         return kind(**(kwargs or {}))
     except (KeyboardInterrupt, GeneratorExit):

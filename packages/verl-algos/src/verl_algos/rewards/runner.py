@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from verl_algos.rewards import scoring
-from verl_algos.rewards._pool import Pool
+from verl_algos.rewards._pool import Pool, WorkerStartError
 from verl_algos.rewards.types import (
     Failure,
     RewardError,
@@ -20,8 +20,10 @@ from verl_algos.rewards.types import (
     Score,
 )
 
-#: What published rules report as the prediction of an answer that could not be parsed, besides None.
-_INVALID = "[INVALID]"
+__all__ = ["RewardRunner", "RunnerResult", "WorkerStartError", "is_async"]
+
+#: What published rules report as the prediction of an answer that could not be parsed.
+_NO_ANSWER = (None, "[INVALID]")
 
 
 @dataclass(frozen=True)
@@ -190,9 +192,7 @@ class RewardRunner:
         return [scoring.as_failure(outcome) if isinstance(outcome, RewardError) else outcome for outcome in outcomes]
 
     def _result(self, rows: Sequence[RewardRow], outcomes: Sequence[Score | Failure], replaced: int) -> RunnerResult:
-        # Most calls have no failure, and many thousands of rows.
-        failed = [index for index, outcome in enumerate(outcomes) if type(outcome) is Failure]
-        failures = {index: outcome for index in failed if isinstance(outcome := outcomes[index], Failure)}
+        failures = {index: outcome for index, outcome in enumerate(outcomes) if isinstance(outcome, Failure)}
         raised = [index for index, failure in failures.items() if failure.kind == "exception"]
         if len(rows) > 1 and len(raised) == len(rows):
             raise RewardError(
@@ -203,15 +203,15 @@ class RewardRunner:
             )
         no_score = Score(self.failed_score, {})
         scores = [outcome if isinstance(outcome, Score) else no_score._replace(extra={}) for outcome in outcomes]
-        unparsable = tuple([index for index, score in enumerate(scores) if _unparsed(score.extra)])
-        return RunnerResult(scores, failures, unparsable, replaced)
+        unparsable = [
+            index
+            for index, (_, extra) in enumerate(scores)
+            if extra.get("pred", "") in _NO_ANSWER or extra.get("no_answer")
+        ]
+        return RunnerResult(scores, failures, tuple(unparsable), replaced)
 
 
 def is_async(function: RewardFunction) -> bool:
     """Whether calls of `function` are known to return something to await."""
     plain = inspect.unwrap(getattr(function, "func", function))
     return inspect.iscoroutinefunction(plain) or inspect.iscoroutinefunction(getattr(plain, "__call__", None))  # noqa: B004
-
-
-def _unparsed(extra: Mapping[str, Any]) -> bool:
-    return extra.get("pred", "") in (None, _INVALID) or bool(extra.get("no_answer"))

@@ -4,7 +4,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 from verl_algos.rewards import event_loop
 from verl_algos.rewards.results import FLOAT32_MAX, describe, is_finite, plain, unwrap
@@ -83,6 +83,33 @@ def call(function: RewardFunction, index: int, row: RewardRow, kwargs: Mapping[s
     Raises:
         RewardError: the function raised, or returned no reward.
     """
+    result = returned(function, index, row, kwargs)
+    if is_plain(result):
+        extra = result.copy()
+        return Score(extra.pop("score"), extra)
+    return rewarded(function, index, row, result)
+
+
+def rewarded(function: RewardFunction, index: int, row: RewardRow, result: object) -> Score | Awaitable[object]:
+    """What `function` returned for a row: checked, or what is to be awaited for it.
+
+    Raises:
+        RewardError: it is no reward.
+    """
+    return result if inspect.isawaitable(result) else checked(function, index, row, result)
+
+
+def returned(
+    function: RewardFunction,
+    index: int,
+    row: tuple[str, str, Any, Mapping[str, Any] | None],
+    kwargs: Mapping[str, Any],
+) -> object:
+    """Call `function` on one row, a `RewardRow` or its parts: what it returned, unchecked.
+
+    Raises:
+        RewardError: the function raised.
+    """
     data_source, solution_str, ground_truth, extra_info = row
     try:
         if kwargs:
@@ -100,15 +127,22 @@ def call(function: RewardFunction, index: int, row: RewardRow, kwargs: Mapping[s
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # a user's function may raise anything, and call sys.exit
-        raise _raised(function, index, row, error) from error
-    # What nearly every rule returns, a dict of plain numbers and texts, needs none of the questions below.
-    if type(result) is dict and type(score := result.get("score")) is float and abs(score) <= FLOAT32_MAX:
-        extra = result.copy()
-        del extra["score"]
-        acc = extra.get("acc", 0.0)
-        if type(acc) is float and abs(acc) <= FLOAT32_MAX and _PLAIN.issuperset(map(type, extra.values())):
-            return Score(score, extra)
-    return result if inspect.isawaitable(result) else checked(function, index, row, result)
+        raise _raised(function, index, RewardRow(*row), error) from error
+    return result
+
+
+def is_plain(result: object) -> TypeGuard[dict[str, Any]]:
+    """Whether it is a dict of plain numbers and texts that is a reward, as of nearly every rule.
+
+    Nothing is to be checked of such a result, and a shallow copy of it never changes. Another one may be a reward too.
+    """
+    if type(result) is not dict or type(score := result.get("score")) is not float or not abs(score) <= FLOAT32_MAX:
+        return False
+    for value in result.values():
+        if type(value) not in _PLAIN:
+            return False
+    acc = result.get("acc", 0.0)
+    return type(acc) is float and abs(acc) <= FLOAT32_MAX
 
 
 def score_batch(model: RewardModel, indices: Sequence[int], rows: Sequence[RewardRow]) -> list[Score | RewardError]:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from verl_algos.rollout_correction.ratios import LOG_RATIO_LIMIT, Mismatch, mean, spread_of, std
+from verl_algos.rollout_correction.ratios import LOG_RATIO_LIMIT, Mismatch, finite_exp, mean, spread_of, std
 
 
 def divergence_metrics(mismatch: Mismatch) -> dict[str, float]:
@@ -20,16 +20,16 @@ def divergence_metrics(mismatch: Mismatch) -> dict[str, float]:
     products = mismatch.sequence_sums(mismatch.log_ratio)[mismatch.sequences].clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     some = float(len(log_ratio) > 0)
     return {
-        "training_ppl": mean(training.exp()),
+        "training_ppl": mean(finite_exp(training)),
         "training_log_ppl": mean(training),
-        "rollout_ppl": mean(rollout.exp()),
+        "rollout_ppl": mean(finite_exp(rollout)),
         "rollout_log_ppl": mean(rollout),
         "kl": mean(-mismatch.layout.compact(mismatch.log_ratio)),
         "k3_kl": mean(torch.expm1(log_ratio) - log_ratio),
         "log_ppl_diff": mean(difference),
         **spread_of("log_ppl_diff", difference),
         "log_ppl_abs_diff": mean(difference.abs()),
-        "ppl_ratio": mean(difference.exp()),
+        "ppl_ratio": mean(finite_exp(difference)),
         "chi2_token": mean((2.0 * log_ratio).exp()) - some,
         "chi2_seq": mean((2.0 * products).exp()) - some,
     }
@@ -55,7 +55,8 @@ def probability_metrics(
     """
     mismatch = Mismatch.of(old_logprobs, rollout_logprobs, mask, cu_seqlens)
     training, rollout = (
-        mismatch.layout.compact(column).exp() for column in (mismatch.logprobs, mismatch.rollout_logprobs)
+        mismatch.layout.compact(column).clamp(max=0.0).exp()
+        for column in (mismatch.logprobs, mismatch.rollout_logprobs)
     )
     difference = (training - rollout).abs()
     centred = [column - mean(column) for column in (training, rollout)]

@@ -6,11 +6,15 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from verl_algos._finite import saturated
 from verl_algos._layout import Layout
 from verl_algos.errors import NonFiniteError
 
 #: exp(20) = 4.9e8, the published safety bound of every exponent.
 LOG_RATIO_LIMIT = 20.0
+
+#: exp(600) = 4e260, the bound of what is no importance ratio: perplexities, and their sums, are finite.
+_EXPONENT_LIMIT = 600.0
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class Mismatch:
                     "them. Repair the engine that computed them, or clear these tokens in the mask.",
                     name,
                 )
-            selected[name] = values
+            selected[name] = saturated(values)
         return cls(layout, selected["old_logprobs"], selected["rollout_logprobs"])
 
     @cached_property
@@ -75,6 +79,11 @@ class Mismatch:
         if self.layout.cu_seqlens is None:
             return selected.amax(dim=1) if selected.shape[1] else selected.new_zeros(len(selected))
         return torch.segment_reduce(selected, "max", offsets=self.layout.cu_seqlens, axis=0, initial=0.0)
+
+
+def finite_exp(exponents: Tensor) -> Tensor:
+    """Of float64 numbers."""
+    return exponents.clamp(max=_EXPONENT_LIMIT).exp()
 
 
 def mean(values: Tensor) -> float:

@@ -20,7 +20,7 @@ def quickstart(
     """See PPO teach a tiny model two-digit addition, on a CPU, in one to two minutes."""
 
     def run() -> None:
-        from verl_cli.quickstart import run_quickstart
+        from verl_cli.quickstart.run import run_quickstart
 
         run_quickstart(run_dir, seed=seed, constant_reward=constant_reward)
 

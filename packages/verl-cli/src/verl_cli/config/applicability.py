@@ -1,38 +1,23 @@
 """Live keys that have no effect in a particular run, as pure functions of its resolved configuration."""
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator
 
+from verl_cli.config.algorithm_rules import correction_rules, estimator_rules, policy_loss_rules
 from verl_cli.config.keys import live_keys
 from verl_cli.config.published import prefixes
 from verl_cli.config.reasons import Reason
-
-Values = Mapping[str, Any]
-
-ACTOR = "actor_rollout_ref.actor"
-REF = "actor_rollout_ref.ref"
-ROLLOUT = "actor_rollout_ref.rollout"
-
-
-class Rule(NamedTuple):
-    """When a key, or a whole section, has no effect."""
-
-    prefix: str
-    reads: tuple[str, ...]
-    """The keys that decide it."""
-    applies: Callable[..., bool]
-    """Called with the values of `reads`: whether the key has no effect."""
-    reason: Reason
+from verl_cli.config.reward_rules import reward_rules
+from verl_cli.config.rule import ACTOR, REF, ROLLOUT, Rule, Values
 
 
 def _no_reference(in_reward: bool, coefficient: float, in_loss: bool) -> bool:
     return not (in_reward and coefficient) and not in_loss
 
 
-_ESTIMATOR = ("algorithm.adv_estimator",)
 _KL = ("algorithm.use_kl_in_reward", "algorithm.kl_ctrl.kl_coef")
+_CRITIC = ("critic.enable",)
 _NO_CRITIC = Reason(
-    "The advantages of this run need no critic (algorithm.adv_estimator=grpo).",
+    "The advantages of this run need no critic (critic.enable=false, which follows algorithm.adv_estimator).",
     "Leave it out, or set algorithm.adv_estimator=gae.",
 )
 _NO_KL_IN_REWARD = Reason(
@@ -97,26 +82,11 @@ def _loss_scale(section: str) -> Rule:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule("critic", _ESTIMATOR, lambda estimator: estimator != "gae", _NO_CRITIC),
-    Rule("trainer.critic_warmup", _ESTIMATOR, lambda estimator: estimator != "gae", _NO_CRITIC),
-    *(
-        Rule(
-            f"algorithm.{name}",
-            _ESTIMATOR,
-            lambda estimator: estimator != "gae",
-            Reason(
-                "GRPO gives every token of a response the same advantage.",
-                "Leave it out, or set algorithm.adv_estimator=gae.",
-            ),
-        )
-        for name in ("gamma", "lam")
-    ),
-    Rule(
-        "algorithm.norm_adv_by_std_in_grpo",
-        _ESTIMATOR,
-        lambda estimator: estimator != "grpo",
-        Reason("Only GRPO has groups to normalise.", "Set algorithm.adv_estimator=grpo, or leave it out."),
-    ),
+    Rule("critic", _CRITIC, lambda enable: not enable, _NO_CRITIC, but=frozenset(_CRITIC)),
+    Rule("trainer.critic_warmup", _CRITIC, lambda enable: not enable, _NO_CRITIC),
+    *estimator_rules(),
+    *policy_loss_rules(),
+    *correction_rules(),
     Rule("algorithm.kl_ctrl", _KL[:1], lambda in_reward: not in_reward, _NO_KL_IN_REWARD),
     Rule("algorithm.kl_penalty", _KL[:1], lambda in_reward: not in_reward, _NO_KL_IN_REWARD),
     *(
@@ -180,6 +150,18 @@ RULES: tuple[Rule, ...] = (
         )
         for name in ("n", "top_k", "top_p")
     ),
+    *(
+        Rule(
+            f"algorithm.filter_groups.{name}",
+            ("algorithm.filter_groups.enable",),
+            lambda enable: not enable,
+            Reason(
+                "This run trains on every prompt (algorithm.filter_groups.enable=false).",
+                "Set algorithm.filter_groups.enable=true, or leave it out.",
+            ),
+        )
+        for name in ("metric", "max_num_gen_batches")
+    ),
     Rule(
         "data.seed",
         ("data.shuffle",),
@@ -204,15 +186,7 @@ RULES: tuple[Rule, ...] = (
         lambda mode: mode != "path",
         Reason("This run does not go on from a named checkpoint.", "Set trainer.resume_mode=path."),
     ),
-    Rule(
-        "reward.custom_reward_function.name",
-        ("reward.custom_reward_function.path",),
-        lambda path: path is None,
-        Reason(
-            "No reward function of your own is named.",
-            "Set reward.custom_reward_function.path to the file that holds it.",
-        ),
-    ),
+    *reward_rules(),
 )
 
 
@@ -227,4 +201,6 @@ def inapplicable(values: Values, doubtful: frozenset[str] = frozenset()) -> dict
 def _inapplicable(values: Values, doubtful: frozenset[str]) -> Iterator[tuple[str, Reason]]:
     for rule in RULES:
         if doubtful.isdisjoint(rule.reads) and rule.applies(*(values[key] for key in rule.reads)):
-            yield from ((name, rule.reason) for name in live_keys() if rule.prefix in prefixes(name))
+            yield from (
+                (name, rule.reason) for name in live_keys() if rule.prefix in prefixes(name) and name not in rule.but
+            )

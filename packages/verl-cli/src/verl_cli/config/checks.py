@@ -2,25 +2,19 @@
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from verl_engine.config import DTYPES as ENGINE_DTYPES
 from verl_engine.config import EngineConfig
 
-from verl_cli.config.applicability import ACTOR, REF, ROLLOUT, Values
+from verl_cli.config.algorithm_checks import correction_problems, estimator_problems, policy_loss_problems
 from verl_cli.config.keys import live_keys
+from verl_cli.config.problem import Problem
 from verl_cli.config.ranges import out_of_range
+from verl_cli.config.reward_checks import reward_problems
+from verl_cli.config.rule import ACTOR, REF, ROLLOUT, Values
 from verl_cli.config.schema import RunConfig
 
 MODEL = "actor_rollout_ref.model"
-
-
-class Problem(NamedTuple):
-    """Something that cannot work."""
-
-    reads: tuple[str, ...]
-    """The keys that it is about."""
-    text: str
 
 
 #: Keys that every run must be given.
@@ -45,6 +39,7 @@ def problems(values: Values, user_keys: frozenset[str], faultless: frozenset[str
             yield Problem((key,), wrong)
     yield from _batches(values, faultless)
     yield from _algorithm(values, user_keys, faultless)
+    yield from reward_problems(values)
     yield from _devices(values)
     for key in ("trainer.default_local_dir", "trainer.default_hdfs_dir", "trainer.resume_from_path"):
         if values[key] is not None and not values[key].strip():
@@ -103,12 +98,15 @@ def _batches(values: Values, faultless: frozenset[str]) -> Iterator[Problem]:
 
 
 def _algorithm(values: Values, user_keys: frozenset[str], faultless: frozenset[str]) -> Iterator[Problem]:
-    n, estimator = f"{ROLLOUT}.n", "algorithm.adv_estimator"
-    if values[estimator] == "grpo" and values[n] == 1:
+    yield from estimator_problems(values)
+    yield from policy_loss_problems(values, faultless)
+    yield from correction_problems(values)
+    n, sampling = f"{ROLLOUT}.n", "algorithm.filter_groups.enable"
+    if values[sampling] and values[n] == 1:
         yield Problem(
-            (n, estimator),
-            f"{n}=1 with {estimator}=grpo: an advantage compares the responses of one prompt, and a single response "
-            f"has nothing to be compared with. Set {n} to 2 or more (5 is usual), or {estimator}=gae.",
+            (n, sampling),
+            f"{n}=1 with {sampling}=true: prompts are kept whose responses differ, and a single response differs from "
+            f"nothing. Set {n} to 2 or more (8 to 16 is usual), or {sampling}=false.",
         )
     in_reward, in_loss = "algorithm.use_kl_in_reward", f"{ACTOR}.use_kl_loss"
     if values[in_reward] and values[in_loss] and not {in_reward, in_loss} <= user_keys:

@@ -4,12 +4,42 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from verl_algos.estimators import ESTIMATORS
+from verl_algos.loss_options import AGGREGATION_MODES, POLICY_LOSS_OPTIONS
+
 from verl_cli.config.keys import live_keys
+from verl_cli.config.schema import effective_policy_loss
+
+
+def policy_loss(values: Mapping[str, Any]) -> str:
+    """The run's policy loss by name or import path."""
+    section = "algorithm.rollout_correction"
+    return effective_policy_loss(
+        values["actor_rollout_ref.actor.policy_loss.loss_mode"],
+        values[f"{section}.bypass_mode"],
+        values[f"{section}.loss_type"],
+    )
+
+
+def _clip_ratio_c(values: Mapping[str, Any]) -> float | None:
+    option = POLICY_LOSS_OPTIONS.get(policy_loss(values), {}).get("clip_ratio_c")
+    return None if option is None else option.default
+
 
 #: Rules that no reference to another key can tell.
 _RULES: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
+    "actor_rollout_ref.actor.clip_ratio_c": _clip_ratio_c,
+    "actor_rollout_ref.actor.loss_agg_mode": lambda values: AGGREGATION_MODES.get(policy_loss(values), ("token-mean",))[
+        0
+    ],
+    "critic.enable": lambda values: (
+        (spec := ESTIMATORS.get(values["algorithm.adv_estimator"])) is not None and "values" in spec.required
+    ),
     "algorithm.use_kl_in_reward": lambda values: (
         values["algorithm.adv_estimator"] == "gae" and not values["actor_rollout_ref.actor.use_kl_loss"]
+    ),
+    "reward.reward_model.enable": lambda values: any(
+        values[f"reward.reward_model.{name}"] is not None for name in ("path", "model_path")
     ),
     "critic.loss_scale_factor": lambda values: (
         values["actor_rollout_ref.actor.loss_scale_factor"]

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from verl_cli.config.algorithm_checks import allowed, wrong_name
 from verl_cli.config.applicability import RULES
 from verl_cli.config.checks import REQUIRED
 from verl_cli.config.classify import is_default, meant
@@ -62,6 +63,8 @@ def _live(key: LiveKey, name: str, value: Any) -> Iterator[tuple[str, str]]:
         yield "Allowed", RANGES[key.name].words
     if key.name in NAMES:
         yield "Allowed", ", ".join(NAMES[key.name].known)
+    if words := allowed(key.name):
+        yield "Allowed", words
     yield "Default", default_words(key)
     if key.derived is not None:
         yield "Null", f"takes the value of {key.derived}" if "${" in key.derived else f"by rule: {key.derived}"
@@ -71,7 +74,7 @@ def _live(key: LiveKey, name: str, value: Any) -> Iterator[tuple[str, str]]:
     if old := [old for old, new in RENAMED.items() if new == key.name]:
         yield "Old names", ", ".join(old)
     for rule in RULES:
-        if rule.prefix in prefixes(key.name):
+        if rule.prefix in prefixes(key.name) and key.name not in rule.but:
             yield "No effect", f"in some runs. {rule.reason}"
     if value is not ... and name == key.name:
         yield "Value", _judge(key, value)
@@ -91,7 +94,7 @@ def _judge(key: LiveKey, value: Any) -> str:
         typed = coerce(key, value, COMMAND_LINE)
     except ConfigError as error:
         return f"not accepted: {error}"
-    wrong = out_of_range(key.name, typed)
+    wrong = out_of_range(key.name, typed) or wrong_name(key.name, typed)
     return f"not accepted: {wrong}" if wrong else f"{show(value)} is accepted, if it goes with the run's other keys."
 
 

@@ -1,12 +1,15 @@
 """The published keys that this version does not implement, the renamed ones, and values it does not have."""
 
+import difflib
 import json
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from verl_cli.config.keys import live_keys
+from verl_algos.estimators import ALIASES, ESTIMATORS
+
+from verl_cli.config.keys import live_keys, sections
 from verl_cli.config.reasons import FIXED_CLASSES, MEGATRON_OPTIM, OPTIM_SECTIONS, REASONS, Reason
 
 _ROLLOUT = "actor_rollout_ref.rollout"
@@ -34,13 +37,25 @@ RENAMED = {
     "ray_init": "ray_kwargs.ray_init",
     "reward.reward_kwargs": "reward.custom_reward_function.reward_kwargs",
     "reward_model.enable": "reward.reward_model.enable",
+    "reward_model.model.path": "reward.reward_model.model_path",
+    "reward_model.num_workers": "reward.num_workers",
+    "reward_model.overlong_buffer": "reward.reward_kwargs.overlong_buffer_cfg",
     "reward_model.reward_kwargs": "reward.reward_kwargs",
     "reward_model.reward_manager": "reward.reward_manager.name",
     "trainer.max_critic_ckpt_to_keep": "trainer.max_actor_ckpt_to_keep",
 }
 
 #: Published values of live keys under another name.
-RENAMED_VALUES: Mapping[str, Mapping[str, str]] = {"trainer.resume_mode": {"resume_path": "path"}}
+RENAMED_VALUES: Mapping[str, Mapping[str, str]] = {
+    "algorithm.adv_estimator": {
+        **ALIASES,
+        **{name.upper(): ALIASES.get(name, name) for name in (*ESTIMATORS, *ALIASES)},  # as papers write them
+    },
+    "algorithm.filter_groups.metric": {"seq_reward": "score"},
+    # Which process scores is reward.num_workers; several rewards at once are algorithm.gdpo_reward_keys.
+    "reward.reward_manager.name": dict.fromkeys(("gdpo", "prime", "remote"), "naive"),
+    "trainer.resume_mode": {"resume_path": "path"},
+}
 
 #: Published values of live keys that this version does not have.
 _LOGGERS = {
@@ -58,7 +73,26 @@ _SERVERS = {
     for name in ("vllm", "sglang", "trtllm")
 }
 UNAVAILABLE_VALUES: Mapping[str, Mapping[str, Reason]] = {
+    "algorithm.filter_groups.metric": {
+        "seq_final_reward": Reason(
+            "Prompts are kept or dropped before the KL penalty is known, which nearly always makes rewards differ.",
+            "Set acc or score.",
+        )
+    },
     "actor_rollout_ref.rollout.name": _SERVERS,
+    "reward.reward_manager.name": {
+        "batch": Reason(
+            "A reward function is given one response.",
+            "Leave it out and take one response, or score batches in a subclass of verl.RewardModel "
+            "(reward.reward_model.path=FILE.py:Class).",
+        ),
+        "rate_limited": Reason(
+            "This version limits requests where they are sent.",
+            "Leave it out; ask a judge with reward.reward_model.path=verl_algos.rewards:JudgeRewardModel "
+            "reward.reward_model.kwargs={url: URL, model: NAME, requests_per_minute: 60, max_concurrency: 8}, or limit "
+            "them in an async function of your own.",
+        ),
+    },
     "trainer.logger": _LOGGERS,
 }
 
@@ -66,13 +100,19 @@ UNAVAILABLE_VALUES: Mapping[str, Mapping[str, Reason]] = {
 _RETIRED = (
     "actor_rollout_ref.rollout.agent.agent_loop_manager_class",
     "actor_rollout_ref.rollout.multi_turn.interaction_config_path",
-    "algorithm.gdpo_reward_keys",
-    "algorithm.gdpo_reward_weights",
     "data.cache_dir",
     "data.datagen",
     "data.sampler",
-    "reward.reward_kwargs.max_resp_len",
-    "reward.reward_kwargs.overlong_buffer_cfg",
+    "reward_model.forward_max_token_len_per_gpu",
+    "reward_model.launch_reward_fn_async",
+    "reward_model.max_length",
+    "reward_model.micro_batch_size",
+    "reward_model.micro_batch_size_per_gpu",
+    "reward_model.model.fsdp_config",
+    "reward_model.model.input_tokenizer",
+    "reward_model.model.use_remove_padding",
+    "reward_model.strategy",
+    "reward_model.use_dynamic_bsz",
     "trainer.remove_previous_ckpt_in_save",
     "trainer.use_legacy_worker_impl",
 )
@@ -98,17 +138,26 @@ def published() -> Mapping[str, Any]:
 def renamed(key: str) -> str:
     """Return the present name of a key."""
     for prefix in prefixes(key):
-        if prefix in REASONS:
-            return key  # One key of a renamed section that has no successor.
-        if prefix in RENAMED:
+        if prefix in REASONS or prefix in live_keys():
+            return key  # One key of a renamed section that has no successor, or kept its name.
+        if prefix in RENAMED and not _misspelt(key, prefix):
             return renamed(RENAMED[prefix] + key[len(prefix) :])
+        if prefix in sections():
+            return key
     return key
+
+
+def _misspelt(key: str, section: str) -> bool:
+    """Whether a key is probably meant for one that the section still has, and not for the mapping it was renamed to."""
+    child = key[len(section) + 1 :].partition(".")[0]
+    kept = {name[len(section) + 1 :].partition(".")[0] for name in live_keys() if name.startswith(f"{section}.")}
+    return bool(difflib.get_close_matches(child, kept, n=1, cutoff=0.75))
 
 
 def splits(key: str) -> bool:
     """Whether a mapping under this key must be taken apart: not all of its keys have the same state."""
     names = (f"{key}.", f"{RENAMED.get(key, key)}.")
-    return renamed(key) != key and any(name.startswith(names) for name in REASONS)
+    return renamed(key) != key and any(name.startswith(names) for name in (*REASONS, *live_keys()))
 
 
 def reason(key: str) -> Reason | None:

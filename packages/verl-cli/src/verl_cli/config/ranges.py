@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from verl_engine.config import DTYPES as ENGINE_DTYPES
 from verl_rollout.config import DTYPES as ROLLOUT_DTYPES
 
-from verl_cli.config.applicability import ACTOR, REF, ROLLOUT
+from verl_cli.config.rule import ACTOR, REF, ROLLOUT
 from verl_cli.config.values import show
 
 
@@ -47,9 +47,6 @@ RANGES: Mapping[str, Range] = {
     f"{ACTOR}.ppo_micro_batch_size_per_gpu": _COUNT,
     f"{ACTOR}.ppo_max_token_len_per_gpu": _COUNT,
     f"{ACTOR}.clip_ratio": _PROBABILITY,
-    f"{ACTOR}.clip_ratio_low": _PROBABILITY,
-    f"{ACTOR}.clip_ratio_high": _POSITIVE,
-    f"{ACTOR}.clip_ratio_c": Range("above 1", lambda value: value > 1),
     f"{ACTOR}.loss_scale_factor": _POSITIVE,
     f"{ACTOR}.kl_loss_coef": _NOT_NEGATIVE,
     f"{ACTOR}.ppo_epochs": _COUNT,
@@ -76,6 +73,16 @@ RANGES: Mapping[str, Range] = {
     "algorithm.kl_ctrl.kl_coef": _NOT_NEGATIVE,
     "algorithm.kl_ctrl.horizon": _COUNT,
     "algorithm.kl_ctrl.target_kl": _POSITIVE,
+    "algorithm.filter_groups.max_num_gen_batches": Range(
+        "a number of batches, or 0 for one pass over the training prompts", lambda value: value >= 0
+    ),
+    "reward.num_workers": _NOT_NEGATIVE,
+    "reward.cpu_seconds": _POSITIVE,
+    "reward.wall_seconds": _POSITIVE,
+    "reward.memory_mb": _COUNT,
+    "reward.reward_kwargs.max_resp_len": _COUNT,
+    "reward.reward_kwargs.overlong_buffer_cfg.len": _NOT_NEGATIVE,
+    "reward.reward_kwargs.overlong_buffer_cfg.penalty_factor": _POSITIVE,
     "trainer.total_epochs": _COUNT,
     "trainer.total_training_steps": _COUNT,
     "trainer.log_val_generations": _NOT_NEGATIVE,

@@ -10,7 +10,10 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from verl_algos.rollout_correction_options import PRESETS as CORRECTION_PRESETS
 
+from verl_cli.config.algorithm_checks import algorithm_advice
+from verl_cli.config.algorithm_rules import CORRECTION
 from verl_cli.config.applicability import inapplicable
 from verl_cli.config.checks import engine_problems, problems
 from verl_cli.config.classify import classify, is_default, no_effect
@@ -57,6 +60,7 @@ def resolve(
     base, user, unread = _read(overrides, preset, config_file, found)
     base, user = _interpolate(base, user, found)
     sorted_keys = classify(user)
+    sorted_keys.live |= _of_correction_preset(sorted_keys.live)
     found += sorted_keys.problems
     unused = dict(sorted_keys.unused)
 
@@ -73,6 +77,8 @@ def resolve(
     notices = list(sorted_keys.renames.values())
     if values["algorithm.use_kl_in_reward"] and values["actor_rollout_ref.actor.use_kl_loss"]:
         notices.append("The KL term is both in the reward and in the loss, as asked for.")
+    if not found:
+        notices += algorithm_advice(values)
     if allow_unused:
         notices += unused.values()
     else:
@@ -83,6 +89,20 @@ def resolve(
         name: setting.source for name, setting in sorted_keys.live.items() if name in chosen
     }
     return Resolved(config, notices, user_keys, {name: origins.get(name, _unset(name)) for name in live_keys()})
+
+
+def _of_correction_preset(live: Mapping[str, Setting]) -> dict[str, Setting]:
+    """What the chosen combination of the rollout correction sets, but for keys that are set already."""
+    chosen = live.get(f"{CORRECTION}.preset")
+    if chosen is None:
+        return {}
+    settings = CORRECTION_PRESETS.get(str(chosen.value), {})
+    source = f"{CORRECTION}.preset={chosen.value}"
+    return {
+        key: Setting(key, value, source)
+        for name, value in settings.items()
+        if (key := f"{CORRECTION}.{name}") not in live
+    }
 
 
 def _unset(name: str) -> str:

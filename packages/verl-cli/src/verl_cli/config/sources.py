@@ -19,6 +19,9 @@ from verl_cli.config.errors import ConfigError
 
 COMMAND_LINE = "the command line"
 _MOST_NODES = 100_000
+#: Keys whose values may be a pair of bounds "lo_hi", and pairs that a reader of numbers takes for one whole number.
+_BOUNDS = ("rollout_is_threshold", "rollout_rs_threshold")
+_PAIR = re.compile(r"\d+_\d+")
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,8 @@ def parse_override(text: str) -> Setting:
             "run for each value."
         )
     name = override.key_or_group if override.package is None else f"{override.key_or_group}@{override.package}"
-    return Setting(name, _none_is_null(override.value()), COMMAND_LINE)
+    pair = name.endswith(_BOUNDS) and _PAIR.fullmatch(value)
+    return Setting(name, value if pair else _none_is_null(override.value()), COMMAND_LINE)
 
 
 @cache
@@ -121,9 +125,15 @@ def load_file(path: Path) -> list[Setting]:
 def _check_size(path: Path) -> None:
     """Refuse what is no mapping of keys, and aliases of aliases that unfold to more than any configuration holds."""
     try:
-        tree = yaml.safe_load(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
+        tree = yaml.safe_load(text)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
         return  # Hydra's reader says it better
+    if found := re.search(rf"\b({'|'.join(_BOUNDS)}):\s*({_PAIR.pattern})\s*(?:[,}}#]|$)", text, re.MULTILINE):
+        raise ConfigError(
+            f"{found[1]}: {found[2]} in {path} is one whole number to YAML, {int(found[2])}, and not a pair of bounds. "
+            f'Quote the pair: {found[1]}: "{found[2]}".'
+        )
     if tree is not None and (not isinstance(tree, dict) or not isinstance(tree.get("defaults", []), list)):
         raise ConfigError(
             f"The configuration file {path} cannot be read: it must be a mapping of keys (and a defaults list, if it "

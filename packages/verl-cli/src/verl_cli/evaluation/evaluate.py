@@ -9,6 +9,7 @@ from pathlib import Path
 
 import typer
 
+from verl_cli.build import device_of
 from verl_cli.errors import UserError
 from verl_cli.evaluation.inference import (
     Option,
@@ -52,7 +53,7 @@ def evaluate(model: str, file: str, overrides: Sequence[str], options: Sequence[
         _check_free(out)
     resolved = resolve_inference(model, file, overrides, options, scored=True)
     config = resolved.config
-    scorer = load_scorer(config.reward)
+    scorer = load_scorer(config.reward, device=device_of(config))
     parts = open_inference(config, scorer)
     prompts, n = parts.loader.all_prompts(), config.actor_rollout_ref.rollout.val_kwargs.n
     truncated = sum(prompt.truncated for prompt in prompts)
@@ -63,7 +64,8 @@ def evaluate(model: str, file: str, overrides: Sequence[str], options: Sequence[
     )
     start = time.perf_counter()
     try:
-        result = validate(config, prompts, parts.rollout, scorer, parts.tokenizer, progress(len(prompts)))
+        with scorer:
+            result = validate(config, prompts, parts.rollout, scorer, parts.tokenizer, progress(len(prompts)))
     finally:
         parts.controller.shutdown()
     seconds = time.perf_counter() - start

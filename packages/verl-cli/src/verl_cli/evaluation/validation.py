@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from verl_algos.rewards import Score
+from verl_algos.rewards import Failure, Score
 from verl_data import Prompt
 
 from verl_cli.config import RunConfig
 from verl_cli.controller import WorkerGroup
 from verl_cli.evaluation.responses import Response, prompts_per_call, respond
 from verl_cli.evaluation.validation_metrics import Outcome, accuracy, validation_metrics
-from verl_cli.scoring import Scorer
+from verl_cli.scoring import Scorer, tell_failures
 
 _INITIAL = "initial_generation"
 
@@ -24,7 +24,8 @@ class ValidationResult:
     """Scores of every validation response, with its text."""
 
     metrics: dict[str, float]
-    """See `validation_metrics`; and val-aux/response_length/{mean,clip_ratio}."""
+    """See `validation_metrics`; val-aux/response_length/{mean,clip_ratio}; and the counts val-aux/reward/{timeout,
+    exception,unparsable,workers_replaced}."""
     accuracy: float
     """Mean over all responses."""
     samples: list[dict[str, Any]]
@@ -41,6 +42,8 @@ def validate(
 ) -> ValidationResult:
     """Generate `val_kwargs.n` responses for each validation prompt and score them.
 
+    A response that could not be scored counts as 0, is counted, and has the reason under "failure" in its sample.
+
     Args:
         config: the run's, or that of an evaluation.
         prompts: in the order of their rows.
@@ -49,23 +52,41 @@ def validate(
         tokenizer: of the model.
         progress: called with the number of prompts that are done, again and again.
     """
-    outcomes: list[Outcome] = []
-    samples: list[dict[str, Any]] = []
+    responses: list[Response] = []
     size = prompts_per_call(config)
     for begin in range(0, len(prompts), size):
-        responses = respond(config, prompts[begin : begin + size], rollout, tokenizer)
-        scored = scorer.score([response.prompt for response in responses], [response.text for response in responses])
-        for response, score in zip(responses, scored.scores, strict=True):
-            outcomes.append(Outcome(response.prompt.row, response.prompt.data_source, *score))
-            samples.append(_sample(response, score, tokenizer))
+        responses += respond(config, prompts[begin : begin + size], rollout, tokenizer)
         if progress is not None:
             progress(min(begin + size, len(prompts)))
+    scored = scorer.score(
+        [response.prompt for response in responses],
+        [response.text for response in responses],
+        response_tokens=[len(response.token_ids) for response in responses],
+    )
+    tell_failures(scored, "Validation")
+    rated = {
+        response.prompt.data_source
+        for response, score in zip(responses, scored.scores, strict=True)
+        if "acc" in score.extra
+    }
+    outcomes, samples = [], []
+    for index, (response, score) in enumerate(zip(responses, scored.scores, strict=True)):
+        failure = scored.failures.get(index)
+        counted = score if failure is None else _failed(failure, rated=response.prompt.data_source in rated)
+        outcomes.append(Outcome(response.prompt.row, response.prompt.data_source, *counted))
+        samples.append(_sample(response, counted, tokenizer))
     cut = [sample["finish_reason"] == "length" for sample in samples]
     metrics = validation_metrics(outcomes) | {
+        **{f"val-aux/{name}": value for name, value in scored.counts.items()},
         "val-aux/response_length/mean": sum(sample["response_length"] for sample in samples) / len(samples),
         "val-aux/response_length/clip_ratio": sum(cut) / len(cut),
     }
     return ValidationResult(metrics, accuracy(outcomes), samples)
+
+
+def _failed(failure: Failure, *, rated: bool) -> Score:
+    """What a response counts that could not be scored; `rated` if others of its data source have an accuracy."""
+    return Score(0.0, {"failure": f"{failure.kind}: {failure.message}"} | ({"acc": 0.0} if rated else {}))
 
 
 def _sample(response: Response, score: Score, tokenizer: Any) -> dict[str, Any]:

@@ -15,6 +15,7 @@ _OURS = (
     ("verl_engine.errors", "EngineError"),
     ("verl_rollout.errors", "RolloutError"),
     ("verl_algos.rewards.types", "RewardLoadError"),
+    ("verl_algos.rewards._pool", "WorkerStartError"),
 )
 _LOOK = "look at actor/grad_norm, actor/ppo_kl and critic/vf_loss of the steps before in metrics.jsonl"
 #: Where numbers come from that are not finite.

@@ -15,6 +15,7 @@ _ATTRIBUTE = "_verl_place"
 _WORDS = {
     "gen": "generating responses",
     "reward": "scoring responses",
+    "filter_groups": "dynamic sampling",
     "old_log_prob": "the actor's log-probs",
     "ref": "the reference's log-probs",
     "values": "the critic's values",

@@ -116,6 +116,18 @@ class Schedule:
     checkpoints: list[int]
 
 
+@dataclass(frozen=True)
+class DynamicSampling:
+    """How far a step goes to fill its batch with prompts whose responses differ."""
+
+    metric: str
+    """By what responses are compared."""
+    most_batches: int | None
+    """Batches of prompts that are drawn for one step at most; None where the rows in use are not known."""
+    most_prompts: int | None
+    most_sequences: int | None
+
+
 def rank_problem(prompts: int, n: int, ranks: int, key: str) -> str | None:
     """Why a mini-batch cannot be divided over the ranks, if it cannot: a rank without a sequence would never work."""
     if prompts * n >= ranks:

@@ -9,6 +9,7 @@ from verl_engine.schedule import warmup_steps
 from verl_cli.config import ActorConfig, CriticConfig, RunConfig
 from verl_cli.plan.arithmetic import (
     Cut,
+    DynamicSampling,
     MicroBatches,
     Schedule,
     Updates,
@@ -74,6 +75,18 @@ def batch(config: RunConfig, lengths: Sequence[int], looked_at: int, rows: int, 
             _micro_batches(config, of_role["ref"], lengths, data.train_batch_size) if config.needs_reference else None
         ),
     )
+
+
+def dynamic_sampling(config: RunConfig, timing: Schedule | None) -> DynamicSampling | None:
+    """What a step may generate to fill its batch; None where it trains on every prompt."""
+    filtering, data = config.algorithm.filter_groups, config.data
+    if not filtering.enable:
+        return None
+    batches = filtering.max_num_gen_batches or (timing.steps_per_epoch if timing else None)
+    if batches is None:
+        return DynamicSampling(filtering.metric, None, None, None)
+    prompts = batches * data.train_batch_size
+    return DynamicSampling(filtering.metric, batches, prompts, prompts * config.actor_rollout_ref.rollout.n)
 
 
 def batch_problems(config: RunConfig, steps: int | None) -> list[str]:

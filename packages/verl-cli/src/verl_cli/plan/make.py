@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from verl_cli.config import Resolved, RunConfig
 from verl_cli.errors import UserError
 from verl_cli.plan import checks
-from verl_cli.plan.batch import batch, batch_problems, schedule
+from verl_cli.plan.algorithm import algorithm_words, own_function_problems
+from verl_cli.plan.batch import batch, batch_problems, dynamic_sampling, schedule
 from verl_cli.plan.data import (
     TRAINING_ROWS,
     VALIDATION_ROWS,
@@ -63,8 +64,11 @@ def plan_of(
             *of_data,
             *batch_problems(config, steps),
             *run_dir.problems,
+            *own_function_problems(config),
         ],
         notices=[*notices, *run_dir.notices],
+        algorithm=algorithm_words(config),
+        dynamic_sampling=dynamic_sampling(config, timing),
         schedule=timing,
         mix=training.mix,
         order_by=config.data.order_by,
@@ -150,6 +154,7 @@ def _add_sample(plan: Plan, config: RunConfig, training: DataLook, validation: D
     position = shown.row if shown else 0
     row = training.rows[position] if training.rows else None
     reward = look_at_reward(config.reward, config.data, row, training.sources | validation.sources)
+    plan.reward = reward.what
     plan.problems += reward.problems
     plan.warnings += reward.warnings
     if row is not None and shown is not None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from verl_cli.config import RunConfig
+from verl_cli.config.algorithm_rules import estimator_takes
 from verl_cli.plan import memory
 from verl_cli.plan.arithmetic import MicroBatch, micro_batches, mini_batches, waves
 from verl_cli.plan.memory import Footprint, Generator, Stage, TrainedModel
@@ -84,10 +85,12 @@ def memory_plan(
         return [micro_batches(part, data.max_response_length, cut[role]) for part in parts]
 
     actor_parts = of_mini_batches("actor", arr.actor.ppo_mini_batch_size)
-    stages["old_log_prob"] = (
-        "actor",
-        [s for part in actor_parts for s in memory.forward_stages(models["actor"], part, entropy=True)],
-    )
+    correction = config.algorithm.rollout_correction
+    if not correction.bypass_mode or estimator_takes(config.algorithm.adv_estimator, "sum_pi_squared"):
+        stages["old_log_prob"] = (
+            "actor",
+            [s for part in actor_parts for s in memory.forward_stages(models["actor"], part, entropy=True)],
+        )
     if "ref" in models:
         (whole,) = of_mini_batches("ref", data.train_batch_size)
         stages["ref"] = ("ref", memory.forward_stages(models["ref"], whole, entropy=False))

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from verl_cli.plan.arithmetic import MicroBatches, Schedule, Updates
+from verl_cli.plan.arithmetic import DynamicSampling, MicroBatches, Schedule, Updates
 from verl_cli.plan.checks import Disk
 from verl_cli.plan.data import Source
 from verl_cli.plan.device import DeviceInfo
@@ -56,6 +56,8 @@ class Plan:
     warnings: list[str] = field(default_factory=list)
     """What the user should look at; it does not keep the run from starting."""
     notices: list[str] = field(default_factory=list)
+    dynamic_sampling: DynamicSampling | None = None
+    """None where every prompt is trained on."""
     schedule: Schedule | None = None
     mix: list[Source] = field(default_factory=list)
     """The entries of data.train_files, where data.train_weights mixes them."""
@@ -67,6 +69,10 @@ class Plan:
     memory_unknown: str | None = None
     """Why there is no memory plan."""
     disk: Disk | None = None
+    algorithm: str = ""
+    """What the run maximises."""
+    reward: str = ""
+    """What scores the responses; empty where it cannot be loaded."""
     sample: Sample | None = None
 
     @property

@@ -2,18 +2,23 @@
 
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from verl_algos.rewards import RewardError, RewardLoadError, RewardRow, score_all
+from verl_algos.rewards import RewardLoadError, RewardRow, WorkerStartError
 from verl_data import DataConfig, DataError
 
 from verl_cli.config import RewardConfig
 from verl_cli.plan.data import LookedAt
+from verl_cli.plan.reward import find_reward_model, what_scores
 from verl_cli.plan.tokenizing import ShownPrompt
 from verl_cli.scoring import Scorer, load_scorer
+
+_LEFT_OUT = "In training such a response is left out of its step and counted; in validation it counts as 0."
+_REPAIR = "Repair the function, or raise reward.cpu_seconds, reward.wall_seconds or reward.memory_mb if it needs more."
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,8 @@ class Sample:
 class RewardLook:
     """What became of the reward."""
 
+    what: str = ""
+    """What scores."""
     tried: list[Tried] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -66,22 +73,48 @@ def sample_of(row: LookedAt, shown: ShownPrompt, tried: list[Tried], config: Dat
 def look_at_reward(
     config: RewardConfig, data: DataConfig, row: LookedAt | None, sources: Mapping[str, str]
 ) -> RewardLook:
-    """Load the reward function, check that it knows every data source, and call it on answers to `row`."""
+    """Load the reward function, check that it knows every data source, and call it on answers to `row`.
+
+    A reward model is looked for and not made: it may be as large as the model that is trained, or cost money.
+    """
     found = RewardLook()
-    # What the user's function prints must not get between the lines of the plan.
-    with contextlib.redirect_stdout(sys.stderr):
+    # What the user's code prints must not get between the lines of the plan.
+    with _stdout_on_stderr():
         try:
-            scorer = load_scorer(config)
+            if config.reward_model.enable:
+                if config.reward_model.path or config.reward_model.model_path:
+                    find_reward_model(config.reward_model)
+                    found.what = what_scores(config, sources)
+                return found
+            # One worker, also where the run has none: a function that hangs must not hang the plan.
+            scorer = load_scorer(replace(config, num_workers=1), device="cpu")
+            found.what = what_scores(config, sources)
             scorer.check(sources)
         except (RewardLoadError, DataError) as error:
             found.problems.append(str(error))
             return found
         if row is not None:
-            try:
+            with scorer:
                 _try(found, scorer, row.row, data)
-            except RewardError as error:
-                found.problems.append(str(error))
     return found
+
+
+@contextlib.contextmanager
+def _stdout_on_stderr() -> Iterator[None]:
+    """Let this process, and those that it starts, write to stderr what they write to stdout."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+class _CannotScoreError(Exception):
+    """The function was called and gave no reward."""
 
 
 def _try(found: RewardLook, scorer: Scorer, row: Mapping[str, Any], data: DataConfig) -> None:
@@ -90,16 +123,31 @@ def _try(found: RewardLook, scorer: Scorer, row: Mapping[str, Any], data: DataCo
 
     def score(what: str, response: str) -> float:
         asked = RewardRow(row[data.reward_fn_key], response, truth, extra)
-        (result,) = score_all(scorer.function, [asked], scorer.options)
-        found.tried.append(Tried(what, response, result.score, result.extra))
-        return result.score
+        try:
+            result = scorer.runner.score([asked])
+        except (RewardLoadError, WorkerStartError) as error:
+            raise _CannotScoreError(str(error).rstrip(".")) from error
+        if result.failures:
+            raise _CannotScoreError(f"{what.capitalize()} cannot be scored: {result.failures[0].message.rstrip('.')}")
+        found.tried.append(Tried(what, response, *result.scores[0]))
+        return result.scores[0].score
 
-    empty = score("an empty response", "")
     right = list(_right_answers(truth, extra))
-    for what, response in right:
-        if score(what, response) != empty:
-            found.tried[1:-1] = []  # ways of writing that this reward does not take
-            return
+    empty, failure = None, ""
+    try:
+        empty = score("an empty response", "")
+    except _CannotScoreError as error:
+        failure = str(error)
+    try:
+        for what, response in right:
+            if score(what, response) != empty:
+                found.tried[:] = [*found.tried[: empty is not None], found.tried[-1]]  # other ways are not taken
+                if empty is None:
+                    found.warnings.append(f"{failure}. {_LEFT_OUT}")
+                return
+    except _CannotScoreError as error:
+        found.problems.append(f"{failure}. {error}. {_REPAIR}" if empty is None else f"{error}. {_REPAIR}")
+        return
     found.tried[2:] = []
     others = f" (nor is it in {', '.join(repr(text) for _, text in right[1:])})" if right[1:] else ""
     found.warnings.append(

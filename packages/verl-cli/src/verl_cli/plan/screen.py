@@ -26,7 +26,8 @@ Row = tuple[str, str]
 def render(plan: Plan) -> Group:
     """The plan as something rich prints, at any width."""
     parts: list[RenderableType] = [
-        *_section("Batch", _batch(plan.batch)),
+        *_section("Algorithm", [("maximises", plan.algorithm)]),
+        *_section("Batch", [*_batch(plan.batch), *_dynamic_sampling(plan)]),
         *_section("Steps", _steps(plan)),
         *_section(f"Placement on {_device(plan)}", _placement(plan)),
     ]
@@ -36,6 +37,8 @@ def render(plan: Plan) -> Group:
         parts += [Text(title, "bold"), _memory(plan.memory, unit)]
     else:
         parts += _section("Memory by phase", [("unknown", plan.memory_unknown or "")])
+    if plan.reward:
+        parts += _section("Reward", [("from", plan.reward)])
     if plan.sample is not None:
         parts += _section(f"One training prompt ({plan.sample.location})", _sample(plan.sample))
     for title, style, texts in (
@@ -91,6 +94,19 @@ def _batch(batch: BatchPlan) -> Iterator[Row]:
         yield f"{updates.role} lr", _learning_rate(updates)
 
 
+def _dynamic_sampling(plan: Plan) -> Iterator[Row]:
+    sampling = plan.dynamic_sampling
+    if sampling is None:
+        return
+    most = ""
+    if sampling.most_batches and sampling.most_prompts and sampling.most_sequences:
+        batches = _count(sampling.most_batches, "batch", "es")
+        sequences = _count(sampling.most_sequences, "sequence")
+        most = f": up to {batches} = {_count(sampling.most_prompts, 'prompt')} ({sequences}) are generated a step"
+    wanted = f"{_count(plan.batch.prompts, 'prompt')} have responses that differ in {sampling.metric}"
+    yield "sampling", f"until {wanted}{most} (algorithm.filter_groups)"
+
+
 def _updates(updates: Updates) -> str:
     passes = f" x {updates.passes} passes" if updates.passes > 1 else ""
     late = f", from step {updates.first_training_step} on" if updates.first_training_step > 1 else ""
@@ -140,7 +156,8 @@ def _steps(plan: Plan) -> Iterator[Row]:
         within = " of each entry" if plan.mix else ""
         yield "order", f"rows{within} in ascending order of {plan.order_by} (data.order_by)"
     after = f"; {plan.start_step:,} are done" if plan.start_step else ""
-    yield "length", f"{_count(timing.steps, 'training step')} = {timing.epochs:.4g} epochs{after}"
+    least = "at least " if plan.dynamic_sampling else ""
+    yield "length", f"{_count(timing.steps, 'training step')} = {least}{timing.epochs:.4g} epochs{after}"
     yield "validation", f"{_at(timing.validations)} (trainer.test_freq counts steps, not epochs)"
     yield "checkpoints", f"{_at(timing.checkpoints)} (trainer.save_freq counts steps, not epochs){_disk(plan, timing)}"
     yield "run directory", plan.run_dir

@@ -52,10 +52,23 @@ _LEARNING = (
         (("highest", "critic/score/max"), ("lowest", "critic/score/min")),
     ),
     Chart(
+        "Prompts dropped by dynamic sampling",
+        "prompts in a step",
+        "Far below the prompts drawn. Nearly all of them: the data are too easy or too hard.",
+        (
+            ("responses all alike", "training/filter_groups/evicted_samples"),
+            ("not needed", "training/filter_groups/discarded_surplus_samples"),
+        ),
+    ),
+    Chart(
         "KL to the reference",
         "nats per token",
         "Settles. Growing without end: raise the KL coefficient or lower the learning rate.",
-        (("in the reward", "actor/reward_kl_penalty"), ("in the loss", "actor/kl_loss")),
+        (
+            ("in the reward", "actor/reward_kl_penalty"),
+            ("in the loss", "actor/kl_loss"),
+            ("k3 per token", "health/kl"),
+        ),
     ),
     Chart(
         "KL of the update (ppo_kl)",
@@ -68,6 +81,65 @@ _LEARNING = (
         "nats per token",
         "Falls slowly. At 0 early on: the policy stops exploring.",
         (("entropy", "actor/entropy"),),
+    ),
+)
+_HEALTH = (
+    Chart(
+        "Groups without an advantage",
+        "share of prompts",
+        "Low. All responses of such a prompt have one reward: too easy (best), or too hard (worst).",
+        (
+            ("equal rewards", "health/zero_variance_groups"),
+            ("all best", "health/all_best_groups"),
+            ("all worst", "health/all_worst_groups"),
+        ),
+        share=True,
+    ),
+    Chart(
+        "Saturation of the reward",
+        "share of responses",
+        "Below 0.95. At 1 nothing distinguishes the responses, and nothing is learnt.",
+        (("best reward", "health/rewards_at_maximum"), ("most common reward", "health/most_common_reward")),
+        share=True,
+    ),
+    Chart(
+        "Equal responses",
+        "share of responses",
+        "Low. High: the policy has collapsed to one answer, or answers are very short.",
+        (
+            ("in their group", "health/duplicate_responses"),
+            ("in the batch", "health/duplicate_responses_batch"),
+            ("the most common one", "health/most_common_response"),
+        ),
+        share=True,
+    ),
+    Chart(
+        "Reward against length",
+        "correlation",
+        "Near 0. Above 0.5 while responses grow: the reward pays for length.",
+        (
+            ("within groups", "health/reward_length_correlation"),
+            ("over the batch", "health/reward_length_correlation_batch"),
+        ),
+    ),
+    Chart(
+        "Against the first steps",
+        "times the first steps' mean",
+        "Moves slowly. Entropy below 0.2: the policy stops exploring; above 3: it becomes random.",
+        (("entropy", "health/entropy_ratio"), ("response length", "health/response_length_ratio")),
+    ),
+    Chart(
+        "Gradient norm against its median",
+        "times the last steps' median",
+        "Around 1. Peaks above 10: lower the learning rate.",
+        (("grad_norm", "health/grad_norm_to_median"),),
+    ),
+    Chart(
+        "Oscillation of the policy loss",
+        "share of changes that turn back",
+        "Around 0.67, as noise has. Near 1 each update overshoots: lower the learning rate.",
+        (("pg_loss", "health/pg_loss_sign_changes"),),
+        share=True,
     ),
 )
 _OPTIMISATION = (
@@ -125,6 +197,18 @@ _LENGTHS = (
         (("mean", "prompt_length/mean"), ("longest", "prompt_length/max")),
     ),
 )
+_REWARD_COUNTS = Chart(
+    "Responses without a reward of their own",
+    "responses of a step",
+    "Zero. What failed is left out of training; many unparsable: the prompt does not say which form an answer has.",
+    (
+        ("timeout", "reward/timeout"),
+        ("exception", "reward/exception"),
+        ("unparsable", "reward/unparsable"),
+        ("empty", "reward/empty_responses"),
+        ("workers replaced", "reward/workers_replaced"),
+    ),
+)
 _THROUGHPUT = Chart(
     "Throughput",
     "tokens per second and device",
@@ -141,9 +225,10 @@ def chart_groups(names: Iterable[str]) -> list[tuple[str, list[Chart]]]:
     """
     known = set(names)
     groups: list[tuple[str, Sequence[Chart]]] = [
-        ("Learning", [*_LEARNING, *_reward_charts(known)]),
+        ("Learning", [*_LEARNING, *_reward_charts(known), _REWARD_COUNTS]),
         ("Optimisation", _OPTIMISATION),
         ("Lengths", _LENGTHS),
+        ("Health", _HEALTH),
         ("Speed", [_THROUGHPUT, _STEP_TIME]),
     ]
     result = []
@@ -158,7 +243,9 @@ def _present(chart: Chart, names: set[str]) -> tuple[tuple[str, str], ...]:
 
 
 def _reward_charts(names: set[str]) -> list[Chart]:
-    lines = tuple((name.removeprefix("reward/"), name) for name in sorted(names) if name.startswith("reward/"))
+    counts = {name for _, name in _REWARD_COUNTS.lines}
+    numbers = sorted(name for name in names - counts if name.startswith("reward/"))
+    lines = tuple((name.removeprefix("reward/"), name) for name in numbers)
     good = "What your reward function returns beside the score; reward/no_marker 1: the answer's mark is never written."
     return split(Chart("Numbers of the reward function", "mean over responses", good, lines))
 

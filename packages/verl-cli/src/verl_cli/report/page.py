@@ -37,7 +37,7 @@ def write_report(run_dir: Path) -> Path:
 def render(run: Run) -> str:
     """The page of a run as HTML."""
     about = headline.subject(run)
-    parts = [f'<p class="about">{escape(about)}</p>' if about else "", notices(run), _headline(run)]
+    parts = [f'<p class="about">{escape(about)}</p>' if about else "", notices(run), _headline(run), _warnings(run)]
     for heading, charts in [("Validation", validation_charts(run.names())), *chart_groups(run.names())]:
         figures = [_figure(run, chart) for chart in charts]
         if heading == "Speed" and (of_phases := _phases(run)):
@@ -71,6 +71,14 @@ def _headline(run: Run) -> str:
         for name, value, note in headline.tiles(run, validations)
     )
     return f"<dl>{cells}</dl>" if cells else ""
+
+
+def _warnings(run: Run) -> str:
+    """What the health monitors warned of; nothing where they were silent."""
+    rows = [[str(one.step), escape(one.name.replace("_", " ")), escape(one.message)] for one in run.warnings]
+    return (
+        f"<section><h2>Warnings</h2>{table(['Step', 'What', 'Why, and what to try'], rows)}</section>" if rows else ""
+    )
 
 
 def _figure(run: Run, chart: Chart) -> str:

@@ -19,10 +19,21 @@ from verl_cli.tracking import METRICS_FILE
 
 T = TypeVar("T")
 
+WARNINGS_FILE = "warnings.jsonl"
+
 # A diverged run may log numbers whose sums and differences overflow; beyond this they count as not finite.
 _DRAWABLE = 1e100
 # Files of which a run directory holds at least one.
 _OF_A_RUN = ("config.yaml", METRICS_FILE, "val_samples.jsonl", "summary.json")
+
+
+@dataclass(frozen=True)
+class Warned:
+    """A warning of the run's health monitors."""
+
+    step: int
+    name: str
+    message: str
 
 
 @dataclass(frozen=True)
@@ -33,6 +44,7 @@ class Run:
         path: the run directory.
         metrics: for each step, in order, the metrics that are finite numbers.
         not_finite: for each metric that was not a finite number at some steps, those steps, in order.
+        warnings: what the health monitors warned of, in order.
         samples: the samples of the last validation, in the order of the validation prompts.
         summary: content of summary.json, empty while the run has none.
         config: text of config.yaml, empty if it is missing.
@@ -44,6 +56,7 @@ class Run:
     path: Path
     metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     not_finite: Mapping[str, list[int]] = field(default_factory=dict)
+    warnings: list[Warned] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     summary: Mapping[str, Any] = field(default_factory=dict)
     config: str = ""
@@ -92,6 +105,7 @@ def read_run(run_dir: Path) -> Run:
         path=run_dir,
         metrics=metrics,
         not_finite=not_finite,
+        warnings=list(_rows(run_dir / WARNINGS_FILE, _warned_of_row, problems)),
         samples=last_validation(_rows(run_dir / "val_samples.jsonl", Sample.from_row, problems)),
         summary=summary,
         config=config,
@@ -171,6 +185,10 @@ def _read_metrics(path: Path, problems: list[str]) -> tuple[dict[int, dict[str, 
 
 def _metrics_of_row(row: Any) -> tuple[int, dict[str, float]]:
     return int(row["step"]), {name: math.nan if value is None else float(value) for name, value in row["data"].items()}
+
+
+def _warned_of_row(row: Any) -> Warned:
+    return Warned(int(row["step"]), str(row["name"]), str(row["message"]))
 
 
 def _read_config(path: Path, problems: list[str]) -> tuple[str, dict[str, Any]]:

@@ -70,13 +70,13 @@ class Start:
         """
         checkpoints.clear_partial(run_dir.path)
         run_dir.write_config(config_text)
-        records = (run_dir.metrics, run_dir.samples, *((run_dir.trackers,) if self.own else ()))
+        records = (*run_dir.rows, *((run_dir.trackers,) if self.own else ()))
         for path in records:  # a branch is another run to the loggers
             if self.copies is not None:
                 self.copies.fetch_file(path.name, path)
             elif self.folder is not None and self.folder.parent != run_dir.path:
                 _copy(self.folder.parent / path.name, path)
-        for path in (run_dir.metrics, run_dir.samples):
+        for path in run_dir.rows:
             cut_rows(path, self.step if self.step else -1)
         for _ in read_rows(run_dir.metrics):  # a row that could not be read at the end is found now
             pass

@@ -20,7 +20,8 @@ _LOCK = ".lock"
 
 @dataclass(frozen=True)
 class RunDir:
-    """Paths of a run: config.yaml, metrics.jsonl, val_samples.jsonl, global_step_N/, summary.json, report.html."""
+    """Paths of a run: config.yaml, metrics.jsonl, val_samples.jsonl, warnings.jsonl, global_step_N/, summary.json,
+    report.html."""
 
     path: Path
 
@@ -40,6 +41,16 @@ class RunDir:
         return self.path / "val_samples.jsonl"
 
     @property
+    def warnings(self) -> Path:
+        """What the health monitors warned of, one JSON object a line; not there without a warning."""
+        return self.path / "warnings.jsonl"
+
+    @property
+    def rows(self) -> tuple[Path, ...]:
+        """The files that grow with every step, whose rows have a "step"."""
+        return (self.metrics, self.samples, self.warnings)
+
+    @property
     def summary(self) -> Path:
         """Headline numbers of a finished run."""
         return self.path / "summary.json"
@@ -52,7 +63,7 @@ class RunDir:
     @property
     def records(self) -> tuple[Path, ...]:
         """What the run writes about itself, and copies beside its checkpoints."""
-        return (self.config, self.metrics, self.samples, self.trackers, self.summary)
+        return (self.config, *self.rows, self.trackers, self.summary)
 
     def checkpoints(self) -> list[Checkpoint]:
         """The complete checkpoints, the oldest first."""

@@ -33,13 +33,19 @@ _MAY_CHANGE = (
     f"{_REF}.log_prob_use_dynamic_bsz",
     f"{_ROLLOUT}.max_num_seqs",
     f"{_ROLLOUT}.val_kwargs",
+    "algorithm.filter_groups.max_num_gen_batches",  # a step gets the same batch, or none
     "data.train_files",
     "data.val_files",
     "data.val_max_samples",
+    "reward.cpu_seconds",
+    "reward.memory_mb",
+    "reward.num_workers",
+    "reward.wall_seconds",
     "trainer.default_hdfs_dir",
     "trainer.default_local_dir",
     "trainer.device",
     "trainer.experiment_name",
+    "trainer.health_warnings",
     "trainer.log_val_generations",
     "trainer.logger",
     "trainer.max_actor_ckpt_to_keep",
@@ -117,27 +123,40 @@ def _may_change(key: str) -> bool:
 
 
 def content(config: RunConfig) -> dict[str, str]:
-    """What the paths of the initial model and of the user's reward function hold, by key: the keys do not tell.
+    """What the paths of the initial model and of the user's reward hold, by key: the keys do not tell.
 
     Of a model folder the names and sizes of its weights and the first and last MiB of each are looked at, and its
     config.json: enough to notice another model, in no time.
     """
+    custom, reward_model = config.reward.custom_reward_function, config.reward.reward_model
+    code = {
+        "reward.custom_reward_function.path": custom.path,
+        "reward.reward_model.path": (reward_model.path or "").rpartition(":")[0],
+    }
+    folders = {
+        "actor_rollout_ref.model.path": config.actor_rollout_ref.model.path,
+        "reward.reward_model.model_path": reward_model.model_path,
+    }
     found = {}
-    reward = Path(config.reward.custom_reward_function.path or "").expanduser()
-    if reward.is_file():
-        found["reward.custom_reward_function.path"] = hashlib.sha256(reward.read_bytes()).hexdigest()
-    model = Path(config.actor_rollout_ref.model.path).expanduser()
-    if model.is_dir():
-        digest = hashlib.sha256()
-        for path in sorted([*model.glob("*.safetensors"), *model.glob("config.json")]):
-            size = path.stat().st_size
-            digest.update(f"{path.name} {size}\n".encode())
-            with path.open("rb") as file:
-                digest.update(file.read(_LOOK_BYTES))
-                file.seek(max(0, size - _LOOK_BYTES))
-                digest.update(file.read(_LOOK_BYTES))
-        found["actor_rollout_ref.model.path"] = digest.hexdigest()
+    for key, place in code.items():
+        if (file := Path(place or "").expanduser()).is_file():
+            found[key] = hashlib.sha256(file.read_bytes()).hexdigest()
+    for key, place in folders.items():
+        if place is not None and (folder := Path(place).expanduser()).is_dir():
+            found[key] = _of_model(folder)
     return found
+
+
+def _of_model(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted([*folder.glob("*.safetensors"), *folder.glob("config.json")]):
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size}\n".encode())
+        with path.open("rb") as file:
+            digest.update(file.read(_LOOK_BYTES))
+            file.seek(max(0, size - _LOOK_BYTES))
+            digest.update(file.read(_LOOK_BYTES))
+    return digest.hexdigest()
 
 
 def check_same_content(state: Mapping[str, Any], config: RunConfig) -> None:

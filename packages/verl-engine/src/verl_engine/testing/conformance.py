@@ -16,7 +16,7 @@ from verl_data import PackedBatch
 
 from verl_engine.config import EngineConfig, FsdpConfig, ModelConfig, OptimConfig
 from verl_engine.errors import EngineError
-from verl_engine.interface import Denominators, Loss, TrainEngine
+from verl_engine.interface import Denominators, Loss, Output, TrainEngine
 from verl_engine.metrics import Metrics, merge_metrics
 from verl_engine.testing.batches import count, random_batch
 from verl_engine.testing.losses import PolicyLoss, ValueLoss
@@ -30,6 +30,7 @@ Weights = dict[str, NDArray[np.float64]]
 _LENGTHS = (5, 1, 9, 4, 2, 7, 3, 6)
 _TIGHT: dict[str, Any] = {"max_tokens_per_micro_batch": 9}
 _ONE_BY_ONE: dict[str, Any] = {"max_sequences_per_micro_batch": 1}
+_LM_OUTPUTS: tuple[Output, ...] = ("logprobs", "entropy", "sum_pi_squared")
 
 
 def suite_device() -> Literal["cpu", "cuda"]:
@@ -70,6 +71,13 @@ def train_share(
     return metrics, before, full_weights(engine)
 
 
+def forward_share(
+    make: EngineFactory, config: EngineConfig, shares: Sequence[PackedBatch], outputs: Sequence[Output]
+) -> dict[str, NDArray[np.float32]]:
+    """On each rank: compute outputs of its share."""
+    return make(config).forward(shares[dist.get_rank()], outputs)
+
+
 def save_share(
     make: EngineFactory, config: EngineConfig, shares: Sequence[PackedBatch], counted: Denominators, to: Path
 ) -> Weights:
@@ -98,8 +106,8 @@ class EngineConformance:
     def test_outputs_equal_those_of_a_plain_module(self, tmp_path: Path) -> None:
         config = engine_config(tiny_model(tmp_path), temperature=0.7, **_TIGHT)
         batch = random_batch(1, _LENGTHS)
-        found = self.make(config).forward(batch, ("logprobs", "entropy"))
-        expected = PlainEngine(config).forward(batch, ("logprobs", "entropy"))
+        found = self.make(config).forward(batch, _LM_OUTPUTS)
+        expected = PlainEngine(config).forward(batch, _LM_OUTPUTS)
         for name, column in expected.items():
             assert found[name].dtype == np.float32
             np.testing.assert_allclose(found[name], column, rtol=1e-6, atol=1e-6, err_msg=name)
@@ -111,6 +119,25 @@ class EngineConformance:
         together = engine.forward(batch, ("logprobs",))["logprobs"]
         alone = [engine.forward(batch.select([row]), ("logprobs",))["logprobs"] for row in range(len(batch))]
         np.testing.assert_allclose(together, np.concatenate(alone), rtol=1e-6)
+
+    def test_outputs_do_not_depend_on_micro_batches(self, tmp_path: Path) -> None:
+        model, batch = tiny_model(tmp_path), random_batch(19, _LENGTHS)
+        whole, *split = (
+            self.make(engine_config(model, **caps)).forward(batch, _LM_OUTPUTS) for caps in ({}, _TIGHT, _ONE_BY_ONE)
+        )
+        for name, column in whole.items():
+            assert column[batch["sampled_mask"]].any(), name
+            for found in split:
+                np.testing.assert_allclose(found[name], column, rtol=1e-6, err_msg=name)
+
+    def test_outputs_of_two_ranks_equal_those_of_one(self, tmp_path: Path, ranks: RankPool) -> None:
+        config = engine_config(tiny_model(tmp_path), temperature=0.7, **_TIGHT)
+        batch = random_batch(20, (*_LENGTHS, 8))
+        rows = [np.array([0, 1, 2, 3, 4, 5, 6]), np.array([7, 8])]  # one rank has more micro-batches
+        found = ranks.run(forward_share, self.make, config, [batch.select(own) for own in rows], _LM_OUTPUTS)
+        for name, column in self.make(config).forward(batch, _LM_OUTPUTS).items():
+            together = np.concatenate([share[name] for share in found])
+            np.testing.assert_allclose(together, column, rtol=1e-6, err_msg=name)
 
     def test_packed_sequences_do_not_see_each_other(self, tmp_path: Path) -> None:
         engine = self.make(engine_config(tiny_model(tmp_path), dtype="fp32"))

@@ -70,4 +70,5 @@ class PlainEngine:
         return {
             "logprobs": torch.where(sampled, logprobs.gather(-1, ids[:, None])[:, 0], 0.0),
             "entropy": torch.where(sampled, -(logprobs.exp() * logprobs).sum(-1), 0.0),
+            "sum_pi_squared": torch.where(sampled, functional.softmax(before, dim=-1).square().sum(-1), 0.0),
         }

@@ -2,34 +2,35 @@
 
 from verl_cli.config.reasons.reason import DROP, NO_PROFILER, NO_TOOLS, TEXT_ONLY, Reason, update_plan
 
-_NO_REWARD_MODEL = Reason(
-    "This version scores by functions, not by a reward model.",
-    "Call your model from a function and set reward.custom_reward_function.path.",
+_REWARD_SERVER = Reason(
+    "A reward model runs in the trainer's process, without servers or devices of its own.",
+    "Leave it out; reward.reward_model.kwargs={device: cuda:1} moves it, and verl_algos.rewards:JudgeRewardModel asks "
+    "a server that you run.",
+)
+_OLD_REWARD_MODEL = Reason(
+    "A reward model is configured by reward.reward_model.{path,model_path,kwargs} alone.",
+    "Set reward.reward_model.kwargs, such as {batch_tokens: 16384, max_length: 2048, dtype: bfloat16} for a Hugging "
+    "Face folder.",
+)
+_REWARD_CLASS = Reason(
+    "Rewards come from a function or a model, and what is done with them is reward.reward_manager.name=naive or dapo.",
+    "Set reward.custom_reward_function.path, or reward.reward_model.path for a class that scores batches.",
+)
+_NO_SANDBOX_SERVER = Reason(
+    "Code is run on this machine, isolated and with limits (the rule code), not by a server.",
+    "Leave it out. reward.custom_reward_function.reward_kwargs={rule: code, memory_mb: 1024} sets limits of a test; "
+    "sandbox: none there runs code that you trust where the machine cannot isolate. Or call your server in a function.",
 )
 _CRITIC_PLAN = update_plan("critic")
-_NO_GDPO = Reason(
-    "This version has no advantage estimator gdpo.", "Combine the rewards in a reward function and use grpo."
-)
-_NO_OVERLONG = Reason(
-    "This version has no penalty for overlong responses.",
-    "Subtract it in a reward function of your own (reward.custom_reward_function.path).",
-)
 
 RUN: dict[str, Reason] = {
     "actor_rollout_ref.hybrid_engine": Reason("Actor and rollout always share the run's devices.", DROP),
     "actor_rollout_ref.nccl_timeout": Reason("This version runs one rank, so nothing is waited for.", DROP),
-    "algorithm.gdpo_reward_keys": _NO_GDPO,
-    "algorithm.gdpo_reward_weights": _NO_GDPO,
-    "algorithm.filter_groups": Reason("This version trains on every group.", DROP),
+    "algorithm.filter_groups.max_inflight_gen_batches": Reason(
+        "Responses are generated in step with training, one batch of prompts after the other.", DROP
+    ),
     "algorithm.pf_ppo": Reason("This version does not resample rollouts by reward.", DROP),
-    "algorithm.rollout_correction": Reason(
-        "Old log-probs are always computed by the actor, and the two are compared in metrics instead of corrected.",
-        DROP,
-    ),
     "algorithm.use_pf_ppo": Reason("This version does not resample rollouts by reward.", DROP),
-    "critic.enable": Reason(
-        "A critic exists exactly when the advantages need one.", "Set algorithm.adv_estimator=gae for a critic."
-    ),
     "critic.forward_max_token_len_per_gpu": _CRITIC_PLAN,
     "critic.forward_micro_batch_size": _CRITIC_PLAN,
     "critic.forward_micro_batch_size_per_gpu": _CRITIC_PLAN,
@@ -48,7 +49,8 @@ RUN: dict[str, Reason] = {
     "data.filter_overlong_prompts_workers": Reason("Prompt lengths are measured in the trainer's process.", DROP),
     "data.function_tool_path": NO_TOOLS,
     "data.gen_batch_size": Reason(
-        "Every step generates for data.train_batch_size prompts.", "Set data.train_batch_size."
+        "Prompts are drawn data.train_batch_size at a time, also the further ones of algorithm.filter_groups.",
+        "Set data.train_batch_size.",
     ),
     "data.image_key": TEXT_ONLY,
     "data.image_patch_size": TEXT_ONLY,
@@ -81,19 +83,22 @@ RUN: dict[str, Reason] = {
     ),
     "model_engine": Reason("This version trains with FSDP2 only.", "Leave it out."),
     "ray_kwargs": Reason("This version runs in one process, without Ray.", DROP),
-    "reward.num_workers": Reason("Rewards are computed in the trainer's process.", DROP),
-    "reward.reward_kwargs.max_resp_len": _NO_OVERLONG,
-    "reward.reward_kwargs.overlong_buffer_cfg": _NO_OVERLONG,
-    "reward.reward_manager": Reason(
-        "There is one way to score: a function per response.",
-        "Set reward.custom_reward_function.path for a function of your own.",
-    ),
-    "reward.reward_model": _NO_REWARD_MODEL,
-    "reward.sandbox_fusion": Reason(
-        "This version has no reward that runs code.", "Call your sandbox from a reward function."
-    ),
-    "reward_model": _NO_REWARD_MODEL,
-    "sandbox_fusion": Reason("This version has no reward that runs code.", "Call your sandbox from a reward function."),
+    "reward.reward_manager.module": _REWARD_CLASS,
+    "reward.reward_manager.source": _REWARD_CLASS,
+    "reward.reward_model.enable_resource_pool": _REWARD_SERVER,
+    "reward.reward_model.n_gpus_per_node": _REWARD_SERVER,
+    "reward.reward_model.nnodes": _REWARD_SERVER,
+    "reward.reward_model.rollout": _REWARD_SERVER,
+    "reward.sandbox_fusion": _NO_SANDBOX_SERVER,
+    "reward_model": _OLD_REWARD_MODEL,
+    "reward_model.enable_resource_pool": _REWARD_SERVER,
+    "reward_model.n_gpus_per_node": _REWARD_SERVER,
+    "reward_model.nnodes": _REWARD_SERVER,
+    "reward_model.reward_loop_class_name": _REWARD_CLASS,
+    "reward_model.reward_loop_module_path": _REWARD_CLASS,
+    "reward_model.reward_loop_source": _REWARD_CLASS,
+    "reward_model.rollout": _REWARD_SERVER,
+    "sandbox_fusion": _NO_SANDBOX_SERVER,
     "skip": Reason("This version generates in every step.", DROP),
     "trainer.balance_batch": Reason("Work is always balanced over micro-batches and ranks.", DROP),
     "trainer.del_local_ckpt_after_load": Reason("A checkpoint is never deleted by reading it.", "Delete it yourself."),

@@ -54,19 +54,11 @@ for _section in ("actor_rollout_ref.actor", "critic"):
     }
 TRAINING |= {
     "actor_rollout_ref.actor.calculate_entropy": Reason("Entropy is always computed and logged.", DROP),
-    "actor_rollout_ref.actor.calculate_sum_pi_squared": Reason("No estimator of this version needs it.", DROP),
+    "actor_rollout_ref.actor.calculate_sum_pi_squared": Reason(
+        "It is computed where the advantage estimator needs it.", DROP
+    ),
     "actor_rollout_ref.actor.freeze_vision_tower": TEXT_ONLY,
-    "actor_rollout_ref.actor.policy_loss": Reason(
-        "It belongs to a policy loss that this version does not have.",
-        "Use actor_rollout_ref.actor.policy_loss.loss_mode=vanilla without it.",
-    ),
     "actor_rollout_ref.actor.qat": Reason("This version does not train quantised weights.", DROP),
-    "actor_rollout_ref.actor.tau_neg": Reason(
-        "It belongs to the policy loss sapo, which this version does not have.", DROP
-    ),
-    "actor_rollout_ref.actor.tau_pos": Reason(
-        "It belongs to the policy loss sapo, which this version does not have.", DROP
-    ),
     "actor_rollout_ref.actor.use_fused_kernels": Reason("There are no fused kernels.", DROP),
     "actor_rollout_ref.actor.use_prefix_grouper": Reason("Prompts are computed with each of their responses.", DROP),
     "actor_rollout_ref.actor.use_remove_padding": _PACKED,

@@ -73,7 +73,7 @@ def finite_gradients(value: Tensor, *inputs: Tensor) -> None:
 
 every_type = pytest.mark.parametrize("dtype", DTYPES)
 SEEDS = st.integers(0, 2**31)
-few = settings(deadline=None, max_examples=12)
+few = settings(deadline=None, max_examples=8)
 
 
 @every_type

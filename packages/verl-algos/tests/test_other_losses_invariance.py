@@ -1,6 +1,5 @@
 """Value losses, KL and preference losses: no split, rank count, order, padding or packing changes value or gradient."""
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import Tensor
 from verl_algos import aggregation, kl, loss_options, preference_losses, value_losses
 from verl_algos.aggregation import Mode
 
-SPLITS = tuple(itertools.product((1, 2, 4), (1, 2, 4, 8)))  # ranks, micro-batches on each
+SPLITS = ((1, 2), (1, 8), (2, 1), (2, 4), (4, 2), (4, 8))  # ranks, micro-batches on each
 MODES: list[Mode] = list(aggregation.MODES)
 
 #: The loss per token of what a model predicts and two fixed columns.
@@ -78,7 +77,7 @@ def test_losses_of_tokens(name: str, mode: Mode, lengths: list[int], seed: int) 
 
 
 @pytest.mark.parametrize("name", [*loss_options.PREFERENCE_LOSS_OPTIONS, "bradley_terry"])
-@settings(deadline=None, max_examples=4)
+@settings(deadline=None, max_examples=3)
 @given(seed=st.integers(0, 2**31))
 def test_losses_of_pairs(name: str, seed: int) -> None:
     """Divided by the valid pairs of the whole batch; the KL points of kto are those of the whole batch, too."""

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ def test_import_brings_torch_and_numpy_only() -> None:
 @pytest.mark.parametrize(
     "use",
     [
-        "from verl_algos.names import MODES; from verl_algos import estimators, loss_options, rollout_correction_options",
+        "from verl_algos import names, estimators, loss_options, rollout_correction_options",
         "import verl_algos; verl_algos.names.MODES; verl_algos.rewards.load_custom",
         "from verl_algos import rewards; rewards.score_all(rewards.load_custom('pkg://verl_algos.rewards.gsm8k'), [])",
     ],
@@ -49,7 +50,7 @@ def test_every_published_name_is_implemented() -> None:
     for penalty in (*verl_algos.names.PENALTIES, *verl_algos.names.STRAIGHT_THROUGH):
         verl_algos.kl.penalty(penalty, one, one)
     for loss in verl_algos.loss_options.POLICY_LOSS_OPTIONS:
-        needed = {"dro": {"dro_beta": 1.0}, "clip_cov": {"seed": 0}}.get(loss, {})
+        needed: dict[str, Any] = {"dro": {"dro_beta": 1.0}, "clip_cov": {"seed": 0}}.get(loss, {})
         verl_algos.policy_losses.compute(loss, logprobs=one, old_logprobs=one, advantages=one, **needed)
     for mode in verl_algos.names.MODES:
         scale = 1.0 if mode == "seq-mean-token-sum-norm" else None

@@ -138,7 +138,8 @@ class PPO:
         )
         tell_failures(scored, f"Step {step.number}, likeliest responses")
         step.batch = step.batch.with_columns(sequences={"baseline": scored.rewards[step.batch["group"]]})
-        step.metrics |= step_metrics.of_baseline(scored.rewards)
+        failures = {name: step.metrics.get(name, 0.0) + count for name, count in scored.counts.items()}
+        step.metrics |= failures | step_metrics.of_baseline(scored.rewards)
 
     def old_logprobs(self, step: Step) -> None:
         """Log-probs of the policy that sampled, in the update's own micro-batches: the first ratio is exactly 1.

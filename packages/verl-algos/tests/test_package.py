@@ -49,9 +49,9 @@ def test_every_published_name_is_implemented() -> None:
     assert tuple(f"{name}+" for name in verl_algos.names.PENALTIES) == verl_algos.names.STRAIGHT_THROUGH
     for penalty in (*verl_algos.names.PENALTIES, *verl_algos.names.STRAIGHT_THROUGH):
         verl_algos.kl.penalty(penalty, one, one)
+    needed: dict[str, dict[str, Any]] = {"dro": {"dro_beta": 1.0}, "clip_cov": {"seed": 0}}
     for loss in verl_algos.loss_options.POLICY_LOSS_OPTIONS:
-        needed: dict[str, Any] = {"dro": {"dro_beta": 1.0}, "clip_cov": {"seed": 0}}.get(loss, {})
-        verl_algos.policy_losses.compute(loss, logprobs=one, old_logprobs=one, advantages=one, **needed)
+        verl_algos.policy_losses.compute(loss, logprobs=one, old_logprobs=one, advantages=one, **needed.get(loss, {}))
     for mode in verl_algos.names.MODES:
         scale = 1.0 if mode == "seq-mean-token-sum-norm" else None
         denominators = verl_algos.aggregation.Denominators(1.0, 1.0)

@@ -14,6 +14,7 @@ from verl_cli.columns import scored_tokens, tensors
 from verl_cli.config import AlgorithmConfig, RunConfig
 from verl_cli.config.algorithm_rules import ESTIMATOR_OPTION_KEYS
 from verl_cli.errors import UserError
+from verl_cli.failures.own_code import own_failure
 from verl_cli.reported import column_name
 
 _ESTIMATOR = "algorithm.adv_estimator"
@@ -65,13 +66,18 @@ class Estimation:
             given["reward_components"] = {key: torch.tensor(batch[column_name(key)]) for key in keys}
             if weights := algorithm.gdpo_reward_weights:
                 given["reward_weights"] = dict(zip(keys, weights, strict=True))
-        computed, returns = advantages.compute(
-            algorithm.adv_estimator,
-            gamma=algorithm.gamma,
-            lam=algorithm.lam,
-            norm_by_std=algorithm.norm_adv_by_std_in_grpo,
-            **given,
-        )
+        try:
+            computed, returns = advantages.compute(
+                algorithm.adv_estimator,
+                gamma=algorithm.gamma,
+                lam=algorithm.lam,
+                norm_by_std=algorithm.norm_adv_by_std_in_grpo,
+                **given,
+            )
+        except Exception as error:
+            if is_import_path(algorithm.adv_estimator):  # whose mistakes are the user's to mend
+                raise own_failure(f"{_ESTIMATOR}={algorithm.adv_estimator}", error) from error
+            raise
         return {"advantages": computed, "returns": returns}
 
     def _check_inputs(self, config: RunConfig) -> None:

@@ -18,6 +18,7 @@ from verl_engine import Denominators, Metric, Metrics, Output
 
 from verl_cli.columns import tensors
 from verl_cli.config import ActorConfig, CriticConfig, RunConfig
+from verl_cli.failures.own_code import own_failure
 
 Tensors = Mapping[str, torch.Tensor]
 Loss = tuple[torch.Tensor, Metrics]
@@ -75,17 +76,22 @@ class ActorLoss:
                 scale=config.loss_scale_factor,
             )
 
-        per_token, pairs = policy_losses.compute(
-            self.name,
-            logprobs=outputs["logprobs"],
-            old_logprobs=columns["old_logprobs"],
-            advantages=columns["advantages"],
-            mask=mask,
-            cu_seqlens=cu_seqlens,
-            rollout_weights=columns.get("rollout_weights"),
-            covariance_selected=columns.get("covariance_selected"),
-            **self.options,
-        )
+        try:
+            per_token, pairs = policy_losses.compute(
+                self.name,
+                logprobs=outputs["logprobs"],
+                old_logprobs=columns["old_logprobs"],
+                advantages=columns["advantages"],
+                mask=mask,
+                cu_seqlens=cu_seqlens,
+                rollout_weights=columns.get("rollout_weights"),
+                covariance_selected=columns.get("covariance_selected"),
+                **self.options,
+            )
+        except Exception as error:
+            if is_import_path(self.name):  # whose mistakes are the user's to mend
+                raise own_failure(f"actor_rollout_ref.actor.policy_loss.loss_mode={self.name}", error) from error
+            raise
         loss = aggregate(per_token)
         metrics = {"pg_loss": _share(loss), **_means(pairs)}
         if config.entropy_coeff:

@@ -242,7 +242,6 @@ def test_paths_are_required_all_named_at_once() -> None:
         ((f"{ROLLOUT}.n=0",), (f"{ROLLOUT}.n=0", "at least 1")),
         ((f"{ROLLOUT}.temperature=0",), (f"{ROLLOUT}.temperature=0", "above 0")),
         ((f"{ACTOR}.clip_ratio_c=1.0",), (f"{ACTOR}.clip_ratio_c=1.0", "above 1")),
-        ((f"{ACTOR}.loss_agg_mode=seq-mean-token-sum-norm", "critic.loss_agg_mode=token-mean"), ("loss_scale_factor",)),
         (("trainer.n_gpus_per_node=8",), ("8 ranks", "Set both to 1")),
         (("trainer.nnodes=2",), ("2 ranks",)),
         (("trainer.nnodes=0",), ("at least 1",)),

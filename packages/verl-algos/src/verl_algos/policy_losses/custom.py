@@ -60,6 +60,15 @@ def call(function: PolicyLossFunction, columns: TokenColumns, options: Mapping[s
             f"The policy loss {name} returned shape {tuple(per_token.shape)} for tokens of shape "
             f"{tuple(columns.logprobs.shape)}: it returns one number per token; aggregation sums them afterwards."
         )
+    if columns.logprobs.requires_grad and not per_token.requires_grad:
+        raise ValueError(
+            f"The policy loss {name} does not depend on logprobs: it has no gradient, and nothing would be learnt. Let it "
+            "take logprobs and compute with them."
+        )
+    if not isinstance(metrics, Mapping):
+        raise ValueError(
+            f"The policy loss {name} returned its metrics as a {type(metrics).__name__}, not as a mapping."
+        )
     for metric, pair in metrics.items():
         if not (isinstance(pair, tuple) and len(pair) == 2):
             raise ValueError(

@@ -60,7 +60,8 @@ class HfRewardModel(RewardModel):
         Raises:
             MissingExtraError: transformers is not installed.
             FileNotFoundError: there is no such folder.
-            ValueError: the tokenizer has no chat template, or the model has several labels and `label` is None.
+            ValueError: the tokenizer has no chat template, the folder lacks weights of the model or its head, or the
+                model has several labels and `label` is None.
         """
         transformers = require("transformers", "model", "A Hugging Face reward model")
         folder = Path(path).expanduser()
@@ -72,12 +73,20 @@ class HfRewardModel(RewardModel):
                 f"The tokenizer in {folder} has no chat template, so a conversation cannot be rendered for the reward "
                 "model: add chat_template.jinja."
             )
-        self._model: Any = transformers.AutoModelForSequenceClassification.from_pretrained(
-            folder, dtype=getattr(torch, dtype), local_files_only=True
+        loaded: tuple[Any, Any] = transformers.AutoModelForSequenceClassification.from_pretrained(
+            folder, dtype=getattr(torch, dtype), local_files_only=True, output_loading_info=True
         )
+        self._model: Any = loaded[0]
+        if missing := sorted(loaded[1]["missing_keys"]):
+            raise ValueError(
+                f"The folder {folder} does not hold {', '.join(missing)} of a sequence-classification model, and random "
+                "weights would score: it is perhaps a language model. Name the folder of a trained reward model."
+            )
         labels = int(self._model.config.num_labels)
         if label is None and labels != 1:
-            raise ValueError(f"The reward model in {folder} has {labels} labels: say which of them is the reward.")
+            raise ValueError(
+                f"The reward model in {folder} has {labels} labels: give label=N, of the one that is the reward."
+            )
         self._label = label or 0
         self._model.to(device).eval()
         pad = self._tokenizer.pad_token_id

@@ -12,6 +12,7 @@ from verl_algos.rewards import scoring
 from verl_algos.rewards._pool import Pool, WorkerStartError
 from verl_algos.rewards.types import (
     Failure,
+    RewardCountError,
     RewardError,
     RewardFunction,
     RewardModel,
@@ -113,7 +114,7 @@ class RewardRunner:
         """Score `rows`; may be called from any thread, one call after another.
 
         Raises:
-            RewardError: every row, of at least two, raised.
+            RewardError: every row, of at least two, raised; or a model returned another number of results.
             RewardLoadError: a worker cannot load the function.
             WorkerStartError: a worker died while it started.
         """
@@ -183,6 +184,8 @@ class RewardRunner:
             batch = [rows[index] for index in indices]
             try:
                 outcomes += scoring.score_batch(model, indices, batch)
+            except RewardCountError:
+                raise
             except RewardError:  # one row of the batch may be to blame for it
                 for index, row in zip(indices, batch, strict=True):
                     try:

@@ -11,6 +11,7 @@ from verl_algos.rewards.results import FLOAT32_MAX, describe, is_finite, plain, 
 from verl_algos.rewards.source import defined_at, raised_at, said
 from verl_algos.rewards.types import (
     Failure,
+    RewardCountError,
     RewardError,
     RewardFunction,
     RewardModel,
@@ -149,18 +150,25 @@ def score_batch(model: RewardModel, indices: Sequence[int], rows: Sequence[Rewar
     """Score rows, whose numbers are `indices`, with one call of a model; an error for each row that it gave one for.
 
     Raises:
-        RewardError: the model raised, or returned another number of results.
+        RewardError: the model raised.
+        RewardCountError: it returned another number of results.
     """
     if not rows:
         return []
     try:
         results = model.score(rows)
-        if len(results) != len(rows):
-            raise ValueError(f"{len(results)} results for {len(rows)} rows: a model returns one for each, in order")
+        num_results = len(results)
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # a user's model may raise anything, and call sys.exit
         raise _raised(model, indices[0], rows[0], error) from error
+    if num_results != len(rows):
+        raise RewardCountError(
+            f"The reward model {type(model).__name__} returned {num_results} results for {len(rows)} rows. Let it return "
+            "one for each, in order: a number, a mapping with 'score', or an exception for a row that has none.",
+            indices[0],
+            rows[0].data_source,
+        )
     outcomes: list[Score | RewardError] = []
     for index, row, result in zip(indices, rows, results, strict=True):
         try:

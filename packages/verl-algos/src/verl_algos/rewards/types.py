@@ -70,6 +70,10 @@ class RewardError(RuntimeError):
         return str(self.args[0])
 
 
+class RewardCountError(RewardError):
+    """A reward model returned another number of results than it was given rows: which belongs to which is unknown."""
+
+
 class RewardLoadError(ValueError):
     """A reward function could not be loaded from where the configuration says."""
 

@@ -8,7 +8,14 @@ from verl_algos.import_path import is_import_path
 from verl_algos.loss_options import POLICY_LOSS_OPTIONS, check_aggregation_mode
 from verl_algos.rollout_correction_options import PRESETS, parse_rejections, parse_weight_bounds
 
-from verl_cli.config.algorithm_rules import CORRECTION, ESTIMATOR, LOSS, LOSS_OPTION_KEYS, POLICY_LOSS
+from verl_cli.config.algorithm_rules import (
+    CORRECTION,
+    ESTIMATOR,
+    ESTIMATOR_OPTION_KEYS,
+    LOSS,
+    LOSS_OPTION_KEYS,
+    POLICY_LOSS,
+)
 from verl_cli.config.derive import policy_loss
 from verl_cli.config.problem import Problem
 from verl_cli.config.ranges import Names
@@ -36,7 +43,8 @@ def wrong_name(key: str, name: str | None) -> str | None:
         try:
             canonical(name)
         except ValueError as error:
-            return f"{key}: {error}"
+            own_key = ESTIMATOR_OPTION_KEYS["norm_by_std"]
+            return f"{key}: {str(error).replace('norm_by_std=False', f'{own_key}=false')}"
         return None
     known = _NAMES[key].known
     close = difflib.get_close_matches(name, known, n=1)
@@ -98,8 +106,14 @@ def estimator_problems(values: Values) -> Iterator[Problem]:
         yield Problem(
             (_KWARGS, ESTIMATOR),
             f"{_KWARGS} has {', '.join(unknown)}, which {ESTIMATOR}={name} does not take there. It takes "
-            f"{', '.join(takes) or 'none'}.",
+            f"{', '.join(takes) or 'none'}.{_keys_of(unknown)}",
         )
+
+
+def _keys_of(options: list[str]) -> str:
+    """Where options are set that have keys of their own."""
+    keys = {option: ESTIMATOR_OPTION_KEYS[option] for option in options if option in ESTIMATOR_OPTION_KEYS}
+    return "".join(f" Set {key} for {option}." for option, key in keys.items())
 
 
 def _components(values: Values, name: str) -> Iterator[Problem]:
@@ -178,12 +192,12 @@ def algorithm_advice(values: Values) -> Iterator[str]:
     low = LOSS_OPTION_KEYS["clip_ratio_low"]
     if policy_loss(values) == "gspo" and values[low] >= 0.05:
         yield (
-            f"{low}={values[low]} clips gspo's ratio of whole sequences, which hardly moves: it will never act. The "
-            f"paper's bounds are {low}=3e-4 and {LOSS_OPTION_KEYS['clip_ratio_high']}=4e-4."
+            f"{low}={values[low]} clips gspo's ratio of whole sequences, which moves far less than that of tokens: it "
+            f"will hardly act. The paper's bounds are {low}=3e-4 and {LOSS_OPTION_KEYS['clip_ratio_high']}=4e-4."
         )
     kind = f"{ACTOR}.kl_loss_type"
     if values[f"{ACTOR}.use_kl_loss"] and values[kind] in ("k1", "kl"):
         yield (
-            f"{kind}={values[kind]} has, on average, no gradient as a loss: it holds nothing. Use low_var_kl, k2, or "
+            f"{kind}={values[kind]} has, on average, no gradient as a loss: it holds nothing. Use k2, k3+, low_var_kl, or "
             f"{values[kind]}+ for this value with the gradient of k2."
         )

@@ -23,7 +23,6 @@ REQUIRED = {
     "data.train_files": "the Parquet or JSONL file(s) with the training prompts",
     "data.val_files": "the Parquet or JSONL file(s) that validation scores",
 }
-_NORM = "seq-mean-token-sum-norm"
 
 
 def problems(values: Values, user_keys: frozenset[str], faultless: frozenset[str]) -> Iterator[Problem]:
@@ -115,14 +114,6 @@ def _algorithm(values: Values, user_keys: frozenset[str], faultless: frozenset[s
             f"The KL term would be both in the reward ({in_reward}=true) and in the loss ({in_loss}=true), which "
             "counts it twice. Set one of them to false; if you want both, set both to true yourself.",
         )
-    for section in (ACTOR, "critic"):
-        mode, scale = f"{section}.loss_agg_mode", f"{section}.loss_scale_factor"
-        if mode not in faultless and values[mode] == _NORM and values[scale] is None:
-            yield Problem(
-                (mode, scale, f"{ACTOR}.loss_agg_mode"),
-                f"{mode}={_NORM} divides each sequence's sum by a constant number of tokens. Set {scale}, "
-                f"for example to data.max_response_length={values['data.max_response_length']}.",
-            )
 
 
 def _devices(values: Values) -> Iterator[Problem]:

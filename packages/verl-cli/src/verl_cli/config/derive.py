@@ -10,6 +10,8 @@ from verl_algos.loss_options import AGGREGATION_MODES, POLICY_LOSS_OPTIONS
 from verl_cli.config.keys import live_keys
 from verl_cli.config.schema import effective_policy_loss
 
+_NORM = "seq-mean-token-sum-norm"
+
 
 def policy_loss(values: Mapping[str, Any]) -> str:
     """The run's policy loss by name or import path."""
@@ -41,9 +43,12 @@ _RULES: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
     "reward.reward_model.enable": lambda values: any(
         values[f"reward.reward_model.{name}"] is not None for name in ("path", "model_path")
     ),
+    "actor_rollout_ref.actor.loss_scale_factor": lambda values: (
+        values["data.max_response_length"] if values["actor_rollout_ref.actor.loss_agg_mode"] == _NORM else None
+    ),
     "critic.loss_scale_factor": lambda values: (
-        values["actor_rollout_ref.actor.loss_scale_factor"]
-        if values["critic.loss_agg_mode"] == "seq-mean-token-sum-norm"
+        values["actor_rollout_ref.actor.loss_scale_factor"] or values["data.max_response_length"]
+        if values["critic.loss_agg_mode"] == _NORM
         else None
     ),
 }

@@ -100,6 +100,10 @@ UNAVAILABLE_VALUES: Mapping[str, Mapping[str, Reason]] = {
 _RETIRED = (
     "actor_rollout_ref.rollout.agent.agent_loop_manager_class",
     "actor_rollout_ref.rollout.multi_turn.interaction_config_path",
+    "actor_rollout_ref.actor.tis_imp_ratio_cap",
+    *(f"algorithm.rollout_is{name}" for name in ("", "_level", "_mode", "_threshold", "_threshold_lower")),
+    "algorithm.rollout_is_veto_threshold",
+    "algorithm.rollout_correction.rollout_token_veto_threshold",
     "data.cache_dir",
     "data.datagen",
     "data.sampler",

@@ -45,7 +45,7 @@ def reward_rules() -> Iterator[Rule]:
             lambda enable: enable,
             Reason(f"{_BY_MODEL}, which runs in the trainer's process.", "Leave it out."),
         )
-    for name in ("cpu_seconds", "memory_mb"):
+    for name in ("cpu_seconds", "wall_seconds", "memory_mb"):
         yield Rule(
             f"reward.{name}",
             ("reward.num_workers",),

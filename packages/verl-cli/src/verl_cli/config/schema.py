@@ -77,9 +77,8 @@ class ActorConfig:
     policy_loss: PolicyLossConfig = field(default_factory=PolicyLossConfig)
     loss_agg_mode: Mode = derived("token-mean, or seq-mean-token-mean with gspo, sapo and geo_mean")  # noqa: RUF009 (makes a field)
     """How token losses become one number: decides whether long responses weigh more than short ones."""
-    loss_scale_factor: float | None = None
-    """Tokens by which seq-mean-token-sum-norm divides each sequence's sum (Dr. GRPO: the response length limit); null
-    for the other modes."""
+    loss_scale_factor: float | None = derived("data.max_response_length under seq-mean-token-sum-norm")
+    """Tokens by which seq-mean-token-sum-norm divides each sequence's sum: Dr. GRPO's constant."""
     entropy_coeff: float = 0.0
     """Weight of the entropy bonus; raise it a little when responses become all alike."""
     use_kl_loss: bool = False

@@ -21,7 +21,7 @@ COMMAND_LINE = "the command line"
 _MOST_NODES = 100_000
 #: Keys whose values may be a pair of bounds "lo_hi", and pairs that a reader of numbers takes for one whole number.
 _BOUNDS = ("rollout_is_threshold", "rollout_rs_threshold")
-_PAIR = re.compile(r"\d+_\d+")
+_PAIR = re.compile(r"\d+(?:\.\d*)?_\d+(?:\.\d*)?")
 
 
 @dataclass(frozen=True)
@@ -131,8 +131,8 @@ def _check_size(path: Path) -> None:
         return  # Hydra's reader says it better
     if found := re.search(rf"\b({'|'.join(_BOUNDS)}):\s*({_PAIR.pattern})\s*(?:[,}}#]|$)", text, re.MULTILINE):
         raise ConfigError(
-            f"{found[1]}: {found[2]} in {path} is one whole number to YAML, {int(found[2])}, and not a pair of bounds. "
-            f'Quote the pair: {found[1]}: "{found[2]}".'
+            f"{found[1]}: {found[2]} in {path} may be one number to YAML, {found[2].replace('_', '')}, and not a pair of "
+            f'bounds. Quote the pair: {found[1]}: "{found[2]}".'
         )
     if tree is not None and (not isinstance(tree, dict) or not isinstance(tree.get("defaults", []), list)):
         raise ConfigError(

@@ -29,6 +29,24 @@ RUN: dict[str, Reason] = {
     "algorithm.filter_groups.max_inflight_gen_batches": Reason(
         "Responses are generated in step with training, one batch of prompts after the other.", DROP
     ),
+    **{
+        f"algorithm.rollout_is{name}": Reason(
+            "The rollout correction has a section of its own.",
+            "Set algorithm.rollout_correction.rollout_is=token or sequence, and rollout_is_threshold beside it.",
+        )
+        for name in ("", "_level", "_mode", "_threshold", "_threshold_lower")
+    },
+    **dict.fromkeys(
+        ("algorithm.rollout_is_veto_threshold", "algorithm.rollout_correction.rollout_token_veto_threshold"),
+        Reason(
+            "Sequences are rejected by named criteria instead of a veto of single tokens.",
+            "Set algorithm.rollout_correction.rollout_rs=seq_max_k2 and a rollout_rs_threshold.",
+        ),
+    ),
+    "actor_rollout_ref.actor.tis_imp_ratio_cap": Reason(
+        "The rollout correction truncates importance weights.",
+        "Set algorithm.rollout_correction.rollout_is=token and rollout_is_threshold to this number.",
+    ),
     "algorithm.pf_ppo": Reason("This version does not resample rollouts by reward.", DROP),
     "algorithm.use_pf_ppo": Reason("This version does not resample rollouts by reward.", DROP),
     "critic.forward_max_token_len_per_gpu": _CRITIC_PLAN,
@@ -50,7 +68,7 @@ RUN: dict[str, Reason] = {
     "data.function_tool_path": NO_TOOLS,
     "data.gen_batch_size": Reason(
         "Prompts are drawn data.train_batch_size at a time, also the further ones of algorithm.filter_groups.",
-        "Set data.train_batch_size.",
+        "Leave it out; where it was larger, raise algorithm.filter_groups.max_num_gen_batches by the same factor.",
     ),
     "data.image_key": TEXT_ONLY,
     "data.image_patch_size": TEXT_ONLY,

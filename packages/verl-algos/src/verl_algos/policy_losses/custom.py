@@ -62,13 +62,11 @@ def call(function: PolicyLossFunction, columns: TokenColumns, options: Mapping[s
         )
     if columns.logprobs.requires_grad and not per_token.requires_grad:
         raise ValueError(
-            f"The policy loss {name} does not depend on logprobs: it has no gradient, and nothing would be learnt. Let it "
-            "take logprobs and compute with them."
+            f"The policy loss {name} does not depend on logprobs: it has no gradient, and nothing would be learnt. Let "
+            "it take logprobs and compute with them."
         )
     if not isinstance(metrics, Mapping):
-        raise ValueError(
-            f"The policy loss {name} returned its metrics as a {type(metrics).__name__}, not as a mapping."
-        )
+        raise ValueError(f"The policy loss {name} returned metrics that are a {type(metrics).__name__}, not a mapping.")
     for metric, pair in metrics.items():
         if not (isinstance(pair, tuple) and len(pair) == 2):
             raise ValueError(

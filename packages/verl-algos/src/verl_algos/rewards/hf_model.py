@@ -79,14 +79,12 @@ class HfRewardModel(RewardModel):
         self._model: Any = loaded[0]
         if missing := sorted(loaded[1]["missing_keys"]):
             raise ValueError(
-                f"The folder {folder} does not hold {', '.join(missing)} of a sequence-classification model, and random "
-                "weights would score: it is perhaps a language model. Name the folder of a trained reward model."
+                f"The folder {folder} does not hold {', '.join(missing)} of a sequence-classification model, and "
+                "random weights would score: it is perhaps a language model. Name the folder of a trained reward model."
             )
         labels = int(self._model.config.num_labels)
         if label is None and labels != 1:
-            raise ValueError(
-                f"The reward model in {folder} has {labels} labels: give label=N, of the one that is the reward."
-            )
+            raise ValueError(f"The reward model in {folder} has {labels} labels: label=N says which is the reward.")
         self._label = label or 0
         self._model.to(device).eval()
         pad = self._tokenizer.pad_token_id

@@ -164,8 +164,8 @@ def score_batch(model: RewardModel, indices: Sequence[int], rows: Sequence[Rewar
         raise _raised(model, indices[0], rows[0], error) from error
     if num_results != len(rows):
         raise RewardCountError(
-            f"The reward model {type(model).__name__} returned {num_results} results for {len(rows)} rows. Let it return "
-            "one for each, in order: a number, a mapping with 'score', or an exception for a row that has none.",
+            f"The reward model {type(model).__name__} returned {num_results} results for {len(rows)} rows. Let it "
+            "return one for each, in order: a number, a mapping with 'score', or an exception for a row that has none.",
             indices[0],
             rows[0].data_source,
         )

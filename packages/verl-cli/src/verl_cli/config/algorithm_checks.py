@@ -198,6 +198,6 @@ def algorithm_advice(values: Values) -> Iterator[str]:
     kind = f"{ACTOR}.kl_loss_type"
     if values[f"{ACTOR}.use_kl_loss"] and values[kind] in ("k1", "kl"):
         yield (
-            f"{kind}={values[kind]} has, on average, no gradient as a loss: it holds nothing. Use k2, k3+, low_var_kl, or "
-            f"{values[kind]}+ for this value with the gradient of k2."
+            f"{kind}={values[kind]} has, on average, no gradient as a loss: it holds nothing. Use k2, k3+, low_var_kl, "
+            f"or {values[kind]}+ for this value with the gradient of k2."
         )

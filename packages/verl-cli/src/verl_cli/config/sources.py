@@ -131,8 +131,8 @@ def _check_size(path: Path) -> None:
         return  # Hydra's reader says it better
     if found := re.search(rf"\b({'|'.join(_BOUNDS)}):\s*({_PAIR.pattern})\s*(?:[,}}#]|$)", text, re.MULTILINE):
         raise ConfigError(
-            f"{found[1]}: {found[2]} in {path} may be one number to YAML, {found[2].replace('_', '')}, and not a pair of "
-            f'bounds. Quote the pair: {found[1]}: "{found[2]}".'
+            f"{found[1]}: {found[2]} in {path} may be one number to YAML, {found[2].replace('_', '')}, and not a pair "
+            f'of bounds. Quote the pair: {found[1]}: "{found[2]}".'
         )
     if tree is not None and (not isinstance(tree, dict) or not isinstance(tree.get("defaults", []), list)):
         raise ConfigError(

@@ -181,6 +181,8 @@ class PPO:
         columns = {name: column.numpy() for name, column in self.estimation.compute(batch).items()}
         step.batch = batch.with_columns(tokens=columns)
         step.metrics |= step_metrics.of_batch(step.batch, step.prompts)
+        if self.estimation.needs("group"):
+            step.metrics |= step_metrics.of_groups(step.batch)
 
     def update_critic(self, step: Step) -> None:
         """Fit the values to the returns."""

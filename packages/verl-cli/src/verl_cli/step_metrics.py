@@ -51,7 +51,6 @@ def of_batch(batch: PackedBatch, prompts: Sequence[Prompt]) -> dict[str, float]:
     names = ("token_rewards", "advantages", "returns", "values", "reward")
     columns = tensors(batch, *names, mask=scored_tokens(batch))
     mask, lengths, scored = columns["mask"], np.diff(batch.cu_seqlens), ~columns["reward"].isnan()
-    compared = advantages.scored_sequences(columns["token_rewards"], mask, columns["cu_seqlens"])
     response = np.array([rows.sum() for rows in batch.per_sequence("sampled_mask")])
     rewards = torch.from_numpy(np.array([rows.sum() for rows in batch.per_sequence("token_rewards")]))
     metrics = {
@@ -63,7 +62,6 @@ def of_batch(batch: PackedBatch, prompts: Sequence[Prompt]) -> dict[str, float]:
         **_ratio("response_length/clip_ratio", [reason == "length" for reason in batch["finish_reason"]]),
         **_spread("prompt_length", torch.from_numpy(lengths - response)),
         **_ratio("prompt_length/clip_ratio", [prompt.truncated for prompt in prompts]),
-        "adv/singleton_groups": float(advantages.singleton_groups(torch.tensor(batch["group"]), compared)),
     }
     if "values" in columns:
         metrics |= _spread("critic/values", columns["values"][mask])
@@ -72,6 +70,13 @@ def of_batch(batch: PackedBatch, prompts: Sequence[Prompt]) -> dict[str, float]:
                 explained_variance(columns["values"], columns["returns"], mask, columns["cu_seqlens"])
             )
     return metrics
+
+
+def of_groups(batch: PackedBatch) -> dict[str, float]:
+    """Prompts with only one scored response: they teach nothing where the responses of a prompt are compared."""
+    columns = tensors(batch, "token_rewards", "group", mask=scored_tokens(batch))
+    scored = advantages.scored_sequences(columns["token_rewards"], columns["mask"], columns["cu_seqlens"])
+    return {"adv/singleton_groups": float(advantages.singleton_groups(columns["group"], scored))}
 
 
 def of_data(prompts: Sequence[Prompt], loader: PromptLoader) -> dict[str, float]:

@@ -54,7 +54,10 @@ def compute(
             )
         columns["old_values"] = old_values
     layout = Layout.of(mask, cu_seqlens, **columns)
-    selected = {name: trained(layout.select(column)) for name, column in columns.items()}
+    selected = {
+        name: trained(layout.select(column if name == "values" else column.detach()))
+        for name, column in columns.items()
+    }
     value, target = selected["values"], selected["returns"]
     error = _squared_error(value, target)
     tokens = layout.mask.sum()

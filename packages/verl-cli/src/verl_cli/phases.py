@@ -9,6 +9,7 @@ from verl_data import PackedBatch, Prompt
 
 from verl_cli.failures import during
 from verl_cli.scoring import Scored
+from verl_cli.system.stops import raise_if_noted
 
 
 def _one_batch() -> Sequence[Prompt]:
@@ -75,6 +76,7 @@ def run_phases(phases: Sequence[Phase], step: Step) -> None:
         with during(phase.name, step.number):
             start = time.perf_counter()
             phase.run(step)
+            raise_if_noted()  # before the next phase makes use of what an interrupted one left
             step.seconds[phase.name] = time.perf_counter() - start
             if missing := [column for column in phase.writes if column not in step.batch]:
                 raise ValueError(f"The phase {phase.name!r} declares that it writes {', '.join(missing)} but did not.")

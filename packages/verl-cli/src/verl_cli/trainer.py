@@ -27,6 +27,7 @@ from verl_cli.run.copies import Copies
 from verl_cli.run.resume import STATE, STATE_FORMAT, find_start
 from verl_cli.run.run_dir import RunDir
 from verl_cli.run.same_run import content
+from verl_cli.system.stops import raise_if_noted
 from verl_cli.tracking import cut_rows, last_step, read_rows, trackers_for
 
 
@@ -195,6 +196,7 @@ class _Run:
             result: ValidationResult = validate(
                 parts.config, parts.validation_prompts, parts.workers["rollout"], parts.scorer, parts.tokenizer
             )
+            raise_if_noted()
         self.accuracy[self.done] = result.accuracy
         self.samples.write(self.done, result)
         if self.trainer.log_val_generations:

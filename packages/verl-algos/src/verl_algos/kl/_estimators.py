@@ -80,7 +80,7 @@ def penalty(name: str, logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
             f"ref_logprobs has shape {tuple(ref_logprobs.shape)} but logprobs has {tuple(logprobs.shape)}: "
             "they must be equal."
         )
-    difference = trained(logprobs) - at_least_float32(ref_logprobs)
+    difference = trained(logprobs) - at_least_float32(ref_logprobs.detach())
     value = _ESTIMATORS[base](difference)
     if base == name:
         return value

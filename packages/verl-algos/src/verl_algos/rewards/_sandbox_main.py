@@ -23,6 +23,7 @@ import traceback
 from typing import Any, NoReturn
 
 _CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWPID, _CLONE_NEWNET = (1 << bit for bit in (17, 27, 28, 29, 30))
+_PR_SET_DUMPABLE = 4
 _PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 22, 36, 38
 _SYS_MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY = 442, -100, 0x8000, 1
 
@@ -146,7 +147,9 @@ def main() -> None:
         return
     _tell(answers, {"isolated": True})
     if sys.platform == "linux":  # what the cases leave behind becomes ours
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        libc = ctypes.CDLL(None)
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # so that no case can trace this process or write into it
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         for case in request["cases"]:
             _tell(answers, _run_case(case, request, folder, answers))
@@ -255,7 +258,9 @@ def _child(case: dict[str, Any], request: dict[str, Any], folder: str, value_wri
         os.setsid()
         os.chdir(folder)
         if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            libc = ctypes.CDLL(None)
+            libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
+            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         _set_limits(request["limits"])
         if request["isolation"] == "seccomp":
             _filter_system_calls(ctypes.CDLL(None, use_errno=True))

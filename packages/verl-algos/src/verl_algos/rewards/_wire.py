@@ -9,6 +9,7 @@ import os
 import pickle
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from functools import partial
 from typing import Any, cast
 
@@ -98,9 +99,12 @@ class Progress:
 def chunk_of(rows: Sequence[RewardRow], indices: Sequence[int]) -> tuple[Sequence[int], tuple[list[Any], ...]]:
     """Rows as a worker gets them: their numbers, and columns, which cost less than objects."""
     first, last = indices[0], indices[-1]
-    if last - first == len(indices) - 1:  # a chunk has its rows in their order
-        return range(first, last + 1), tuple(map(list, zip(*rows[first : last + 1], strict=True)))
-    return indices, tuple(map(list, zip(*[rows[index] for index in indices], strict=True)))
+    in_order = last - first == len(indices) - 1  # as a chunk has its rows
+    chosen = rows[first : last + 1] if in_order else [rows[index] for index in indices]
+    *columns, extra_infos = map(list, zip(*chosen, strict=True))
+    # A function may write into its row's own, which the responses to a prompt share.
+    columns.append([extra if extra is None else copy(extra) for extra in extra_infos])
+    return range(first, last + 1) if in_order else indices, tuple(columns)
 
 
 class Results:
@@ -120,7 +124,7 @@ class Results:
     def add(self, index: int, score: Score) -> None:
         """Take the score of a row."""
         self._indices.append(index)
-        self._results.append({**score.extra, "score": score.score})
+        self._results.append({**{name: _sendable(value) for name, value in score.extra.items()}, "score": score.score})
 
     def take(self, chunk_seconds: float | None) -> bytes:
         """Make a message of them and begin anew.
@@ -131,11 +135,7 @@ class Results:
         extras = self._results
         scores = [extra.pop("score") for extra in extras]
         failures = {index: tuple(failure) for index, failure in self.failures.items()}
-        try:
-            message = _results(self._indices, scores, extras, failures, chunk_seconds)
-        except Exception:  # noqa: BLE001 (whatever an entry of the function's own raises)
-            extras = [{name: _sendable(value) for name, value in extra.items()} for extra in extras]
-            message = _results(self._indices, scores, extras, failures, chunk_seconds)
+        message = _results(self._indices, scores, extras, failures, chunk_seconds)
         self._indices.clear()
         self._results.clear()
         self.failures.clear()
@@ -159,8 +159,12 @@ def _compact(indices: list[int]) -> list[int] | range:
 
 
 def _sendable(value: Any) -> Any:
+    """The value, or text in its place if it does not survive the way to the parent."""
     try:
-        pickle.dumps(value)
-    except Exception:  # noqa: BLE001 (see above)
-        return describe(value)
+        pickle.loads(pickle.dumps(value))
+    except Exception:  # noqa: BLE001 (whatever a value of the function's own raises)
+        try:
+            return describe(value)
+        except Exception:  # noqa: BLE001 (also when it is asked what it is)
+            return f"a value that cannot be shown ({type(value).__name__})"
     return value

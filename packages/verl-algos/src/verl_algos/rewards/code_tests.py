@@ -78,6 +78,8 @@ def compute_score(
     code = extract_code(solution_str)
     if code is None:
         return {"score": 0.0, "acc": 0.0, "tests_timeout": 0.0, "tests_error": 0.0, "no_answer": 1.0}
+    if max_tests < 1:
+        raise ValueError(f"max_tests={max_tests} must be at least 1: the reward is the share of tests that pass.")
     count = min(len(tests.cases), max_tests) if continuous else len(tests.cases)
     limits = sandboxes.Limits(cpu_seconds, wall_seconds, memory_mb)
     results = sandboxes.run(code, tests.cases[:count], fn_name=tests.fn_name, limits=limits, sandbox=sandbox)
@@ -175,8 +177,12 @@ def _same_token(ours: str, theirs: str) -> bool:
 
 def _same(ours: Any, theirs: Any) -> bool:
     if isinstance(ours, float) or isinstance(theirs, float):
-        numbers = isinstance(ours, int | float) and isinstance(theirs, int | float)
-        return numbers and math.isclose(ours, theirs, rel_tol=1e-5, abs_tol=1e-8)
+        if not (isinstance(ours, int | float) and isinstance(theirs, int | float)):
+            return False
+        try:
+            return math.isclose(ours, theirs, rel_tol=1e-5, abs_tol=1e-8)
+        except OverflowError:  # an integer beyond every float
+            return False
     if isinstance(ours, list) and isinstance(theirs, list):
         return _same_all(ours, theirs)
     if isinstance(ours, dict) and isinstance(theirs, dict):

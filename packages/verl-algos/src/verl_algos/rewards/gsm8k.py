@@ -67,7 +67,8 @@ def compute_score(
         pred = _compat_solution(solution_str, method)
         right = pred == str(ground_truth)
     else:
-        truth = parse_number(str(ground_truth))
+        exact = f"{Decimal(repr(ground_truth)):f}" if isinstance(ground_truth, float) else str(ground_truth)
+        truth = parse_number(exact)  # a float may be written with an exponent, which no answer is
         if truth is None:
             raise ValueError(f"The ground truth of a GSM8K row must be a number, got {ground_truth!r}.")
         answer = extract_solution(solution_str, method)

@@ -21,6 +21,7 @@ _SAID = re.compile(
 _LETTER = re.compile(
     r"[\s(*_$\[]{0,4}(?:option |choice )?\(?([A-Za-z])\)?(?:[.:)\]*_$\s].*)?", re.IGNORECASE | re.DOTALL
 )
+_GOES_ON = re.compile(r"\s+[a-z]")
 _ALONE = re.compile(r"[\s(*_\[]{0,4}([A-Za-z])[\s).:*_\]]{0,4}")
 
 
@@ -29,12 +30,10 @@ def extract_choice(solution_str: str, letters: str = string.ascii_uppercase) -> 
     for text in (last_boxed(solution_str), in_tag(solution_str)):
         if text is not None:
             match = _LETTER.fullmatch(_TEXT.sub(r"\1", text))
-            return _known(match, letters)
-    said = None
-    for said in _SAID.finditer(solution_str):  # noqa: B007 (the last one counts)
-        pass
-    if said is not None:
-        return _known(said, letters)
+            return None if match is not None and _is_word(match) else _known(match, letters)
+    said = [match for match in _SAID.finditer(solution_str) if not _is_word(match)]
+    if said:
+        return _known(said[-1], letters)
     return _known(_ALONE.fullmatch(solution_str), letters)
 
 
@@ -63,6 +62,11 @@ def compute_score(
     pred = extract_choice(solution_str, letters)
     score = 1.0 if pred == truth else 0.0 if pred is None else format_score
     return {"score": score, "acc": float(pred == truth), "pred": pred}
+
+
+def _is_word(match: re.Match[str]) -> bool:
+    """Whether the letter is the article or the pronoun of a sentence that goes on: "a cat", "I think"."""
+    return match[1] in "aiI" and _GOES_ON.match(match.string, match.end(1)) is not None
 
 
 def _known(match: re.Match[str] | None, letters: str) -> str | None:

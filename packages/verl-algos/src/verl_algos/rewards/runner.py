@@ -4,6 +4,7 @@ import inspect
 import math
 import threading
 from collections.abc import Awaitable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -154,6 +155,8 @@ class RewardRunner:
 
         try:
             for index, row in enumerate(rows):
+                if row.extra_info is not None:  # the function may write into it, and rows share it
+                    row = row._replace(extra_info=copy(row.extra_info))
                 try:
                     result = scoring.call(function, index, row, self.kwargs)
                 except RewardError as error:

@@ -137,13 +137,12 @@ def is_plain(result: object) -> TypeGuard[dict[str, Any]]:
 
     Nothing is to be checked of such a result, and a shallow copy of it never changes. Another one may be a reward too.
     """
-    if type(result) is not dict or type(score := result.get("score")) is not float or not abs(score) <= FLOAT32_MAX:
+    if type(result) is not dict or type(score := result.get("score")) is not float:
         return False
-    for value in result.values():
-        if type(value) not in _PLAIN:
-            return False
     acc = result.get("acc", 0.0)
-    return type(acc) is float and abs(acc) <= FLOAT32_MAX
+    if type(acc) is not float or not (-FLOAT32_MAX <= score <= FLOAT32_MAX and -FLOAT32_MAX <= acc <= FLOAT32_MAX):
+        return False
+    return _PLAIN.issuperset(map(type, result.values()))
 
 
 def score_batch(model: RewardModel, indices: Sequence[int], rows: Sequence[RewardRow]) -> list[Score | RewardError]:

@@ -8,7 +8,7 @@ import string
 from collections.abc import Mapping
 from typing import Any
 
-_TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_OPEN, _CLOSE = "<answer>", "</answer>"
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -18,10 +18,15 @@ MAX_TAGS = 10
 
 def extract_solution(solution_str: str) -> str | None:
     """What stands in the last closed ``<answer>`` tag; None without one."""
-    if "</answer>" not in solution_str:  # so that many opening tags are not each searched to the end
-        return None
-    found = _TAG.findall(solution_str)
-    return found[-1].strip() if found else None
+    close = solution_str.rfind(_CLOSE)
+    while close >= 0:  # every character is looked at once, however many tags there are
+        earlier = solution_str.rfind(_CLOSE, 0, close)
+        # A tag that opens within another is text of that: the first one after the last close counts.
+        opening = solution_str.find(_OPEN, max(earlier, 0), close)
+        if opening >= 0:
+            return solution_str[opening + len(_OPEN) : close].strip()
+        close = earlier
+    return None
 
 
 def normalise(text: str) -> str:

@@ -14,20 +14,14 @@ from rich.console import Console
 from verl_cli.errors import InterruptedRunError
 from verl_cli.failures import defect, explain, place_of
 from verl_cli.failures.text import chain, raised_at
+from verl_cli.system import stops
+from verl_cli.system.stops import Stopped
 
 #: The signals that stop the program, each with what Python does about it.
 _STOPS: dict[signal.Signals, Any] = {
     signal.SIGINT: signal.default_int_handler,
     signal.SIGTERM: signal.SIG_DFL,
 }
-
-
-class Stopped(KeyboardInterrupt):
-    """A signal asked the process to end: Ctrl-C, or SIGTERM, which `kill` and Slurm (at its time limit) send."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
 
 
 def guarded(run: Callable[[], None]) -> None:
@@ -88,8 +82,10 @@ def _stoppable() -> Iterator[bool]:
             return
         if number == signal.SIGTERM:
             signal.signal(number, signal.SIG_IGN)  # a second one must not disturb the tidying up
+        stops.note(number)
         raise Stopped(number)
 
+    stops.forget()
     replaced = []
     for number, default in _STOPS.items():
         if signal.getsignal(number) == default:  # whoever ignores it (nohup, a background job) goes on doing so

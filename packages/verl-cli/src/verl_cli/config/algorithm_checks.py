@@ -74,6 +74,8 @@ def estimator_problems(values: Values) -> Iterator[Problem]:
             f"{_WEIGHTS} has {len(weights)} weights for the {len(values[_KEYS])} rewards of {_KEYS}. Give one for "
             "each, or none.",
         )
+    if weights and not any(weights):
+        yield Problem((_WEIGHTS,), f"{_WEIGHTS}={show(weights)} weighs every reward 0, which teaches nothing.")
     if len(set(values[_KEYS])) != len(values[_KEYS]):
         yield Problem((_KEYS,), f"{_KEYS}={show(values[_KEYS])} names a reward twice. Name each once.")
     if wrong := wrong_name(ESTIMATOR, name):
@@ -100,6 +102,7 @@ def estimator_problems(values: Values) -> Iterator[Problem]:
         )
     if "reward_components" in spec.required:
         yield from _components(values, name)
+    yield from _no_switches(values)
     own = [option for option in spec.options if option not in SHARED_OPTIONS or option == "whiten"]
     takes = [option for option in own if option != "reward_weights"]
     if unknown := [option for option in values[_KWARGS] if option not in takes]:
@@ -108,6 +111,12 @@ def estimator_problems(values: Values) -> Iterator[Problem]:
             f"{_KWARGS} has {', '.join(unknown)}, which {ESTIMATOR}={name} does not take there. It takes "
             f"{', '.join(takes) or 'none'}.{_keys_of(unknown)}",
         )
+
+
+def _no_switches(values: Values) -> Iterator[Problem]:
+    for option in ("compat", "whiten"):
+        if not isinstance(value := values[_KWARGS].get(option, True), bool):
+            yield Problem((_KWARGS,), f"{_KWARGS}.{option}={show(value)} must be true or false.")
 
 
 def _keys_of(options: list[str]) -> str:

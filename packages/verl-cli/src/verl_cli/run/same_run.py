@@ -123,13 +123,16 @@ def _may_change(key: str) -> bool:
 
 
 def content(config: RunConfig) -> dict[str, str]:
-    """What the paths of the initial model and of the user's reward hold, by key: the keys do not tell.
+    """What the paths of the initial model and of the user's own code hold, by key: the keys do not tell.
 
     Of a model folder the names and sizes of its weights and the first and last MiB of each are looked at, and its
     config.json: enough to notice another model, in no time.
     """
     custom, reward_model = config.reward.custom_reward_function, config.reward.reward_model
+    algorithm, loss = config.algorithm.adv_estimator, config.actor_rollout_ref.actor.policy_loss.loss_mode
     code = {
+        "algorithm.adv_estimator": algorithm.rpartition(":")[0],
+        "actor_rollout_ref.actor.policy_loss.loss_mode": loss.rpartition(":")[0],
         "reward.custom_reward_function.path": custom.path,
         "reward.reward_model.path": (reward_model.path or "").rpartition(":")[0],
     }

@@ -441,6 +441,28 @@ def test_a_changed_reward_or_model_is_refused(
     )
 
 
+def test_a_changed_estimator_or_policy_loss_is_refused(
+    runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = tmp_path / "own.py"
+    text = (
+        "def estimator(token_rewards, mask, values): return token_rewards * mask, token_rewards * mask\n"
+        "def loss(logprobs, advantages): return -advantages * logprobs, {}\n"
+    )
+    own.write_text(text)
+    for key, name in (
+        ("algorithm.adv_estimator", "estimator"),
+        ("actor_rollout_ref.actor.policy_loss.loss_mode", "loss"),
+    ):
+        keys: dict[str, Any] = {key.replace(".", "__"): f"{own}:{name}"}
+        if name == "estimator":
+            keys |= {"critic__enable": "true", "algorithm__use_kl_in_reward": "true"}
+        run_training(quiet(runs, tmp_path / name, **keys, trainer__total_training_steps=1))
+        own.write_text(text + "# another one\n")
+        assert f"What {key} holds has changed since step 1" in refusal(quiet(runs, tmp_path / name, **keys), capsys)
+        own.write_text(text)
+
+
 def test_fewer_steps_than_are_done_are_refused(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert runs.run(tmp_path / "run", kill_at=10 + 4 * 16 + 2 * 10 + 1) == -signal.SIGKILL
     message = refusal(quiet(runs, tmp_path / "run"), capsys)

@@ -1,7 +1,11 @@
 """Rewards in real runs: functions that hang, raise or end their worker, models, a judge and the overlong penalty."""
 
 import json
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
@@ -420,3 +424,34 @@ def test_a_run_remembers_what_its_reward_model_was(overrides: Overrides, assets:
     changed = {key for key, value in of(by_class).items() if value != before[key]}
     assert changed == {"reward.reward_model.path"}
     assert by_folder in of(f"{by_folder}={assets / 'model'}")
+
+
+def test_a_signal_that_a_reward_swallows_still_ends_the_run(overrides: Overrides, tmp_path: Path) -> None:
+    """A bare except around a reward that runs in the trainer's process catches what SIGTERM raises there."""
+    reward = tmp_path / "swallows.py"
+    reward.write_text(
+        "import pathlib, time\n"
+        "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n"
+        f"    pathlib.Path({str(tmp_path / 'scoring')!r}).touch()\n"
+        "    try:\n"
+        "        time.sleep(0.3)\n"
+        "        return 0.0\n"
+        "    except:\n"
+        "        return 7.0\n"
+    )
+    keys = {"reward__custom_reward_function__path": reward, "reward__num_workers": 0}
+    command = overrides(**keys, trainer__val_before_train="false", trainer__total_training_steps=5)
+    program = "import sys; from verl_cli.main import main; sys.argv[0] = 'verl-cli'; main()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program, "train", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+        try:
+            while running.poll() is None and not (tmp_path / "scoring").exists():
+                time.sleep(0.05)
+            running.send_signal(signal.SIGTERM)
+            _, errors = running.communicate(timeout=120)
+        finally:
+            running.kill()
+    assert running.returncode == 143, errors
+    assert "Traceback" not in errors
+    assert not list((tmp_path / "run").glob("global_step_*"))

@@ -10,10 +10,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 from verl_algos import advantages
-from verl_algos.estimators import ESTIMATORS
+from verl_algos.estimators import ESTIMATORS, SHARED_OPTIONS
 from verl_algos.loss_options import POLICY_LOSS_OPTIONS
 from verl_cli.build import build
 from verl_cli.config import ConfigError, resolve
+from verl_cli.config.algorithm_rules import ESTIMATOR_OPTION_KEYS
 from verl_cli.errors import UserError
 from verl_cli.phases import Step, run_phases
 from verl_cli.ppo import PPO
@@ -304,6 +305,10 @@ def test_every_policy_loss_trains_alike_however_its_mini_batches_are_cut(
     assert np.isfinite(list(rows[0].values())).all()
     assert rows[0]["actor/grad_norm"] > 0
     assert rows[0] == pytest.approx(rows[1], rel=1e-9, abs=1e-10)
+
+
+def test_every_shared_option_has_a_key_or_is_given_among_the_estimators_own() -> None:
+    assert set(SHARED_OPTIONS) == {*ESTIMATOR_OPTION_KEYS, "whiten"}
 
 
 def test_clip_ratio_c_follows_the_loss(overrides: Overrides) -> None:

@@ -12,13 +12,10 @@ from verl_data import PackedBatch
 
 from verl_cli.columns import scored_tokens, tensors
 from verl_cli.config import AlgorithmConfig, RunConfig
-from verl_cli.config.algorithm_rules import ESTIMATOR_OPTION_KEYS
+from verl_cli.config.algorithm_rules import ESTIMATOR, ESTIMATOR_KWARGS, ESTIMATOR_OPTION_KEYS
 from verl_cli.errors import UserError
 from verl_cli.failures.own_code import own_failure
 from verl_cli.reported import column_name
-
-_ESTIMATOR = "algorithm.adv_estimator"
-_KWARGS = "algorithm.adv_estimator_kwargs"
 
 #: What makes a run supply an input that it does not always have.
 _REMEDIES: Mapping[str, str] = {
@@ -46,7 +43,7 @@ class Estimation:
         try:
             spec = advantages.describe(algorithm.adv_estimator)
         except ValueError as error:
-            raise UserError(f"{_ESTIMATOR}: {error}") from error
+            raise UserError(f"{ESTIMATOR}: {error}") from error
         estimation = cls(algorithm, spec)
         if is_import_path(algorithm.adv_estimator):
             estimation._check_inputs(config)
@@ -76,7 +73,7 @@ class Estimation:
             )
         except Exception as error:
             if is_import_path(algorithm.adv_estimator):  # whose mistakes are the user's to mend
-                raise own_failure(f"{_ESTIMATOR}={algorithm.adv_estimator}", error) from error
+                raise own_failure(f"{ESTIMATOR}={algorithm.adv_estimator}", error) from error
             raise
         return {"advantages": computed, "returns": returns}
 
@@ -90,16 +87,18 @@ class Estimation:
         given = {*self.config.adv_estimator_kwargs, *INPUTS}
         if missing := [name for name in self.spec.required if name not in given or absent.get(name)]:
             listed = "; ".join(
-                f"{name} ({INPUTS[name]}): {_REMEDIES[name]}" if name in INPUTS else f"{name}: give it in {_KWARGS}"
+                f"{name} ({INPUTS[name]}): {_REMEDIES[name]}"
+                if name in INPUTS
+                else f"{name}: give it in {ESTIMATOR_KWARGS}"
                 for name in missing
             )
             raise UserError(
-                f"{_ESTIMATOR}={self.config.adv_estimator} needs what this run does not have: {listed}. Or let the "
+                f"{ESTIMATOR}={self.config.adv_estimator} needs what this run does not have: {listed}. Or let the "
                 "function do without."
             )
         if config.critic.enable and "values" not in (*self.spec.required, *self.spec.optional):
             raise UserError(
-                f"critic.enable=true, but {_ESTIMATOR}={self.config.adv_estimator} takes no values: the critic would "
+                f"critic.enable=true, but {ESTIMATOR}={self.config.adv_estimator} takes no values: the critic would "
                 "be trained for nothing. Leave it out, or let the function take values."
             )
 
@@ -110,12 +109,12 @@ class Estimation:
             field = key.removeprefix("algorithm.")
             if (value := getattr(self.config, field)) != getattr(AlgorithmConfig(), field) and option not in named:
                 raise UserError(
-                    f"{key}={value} has no effect: {_ESTIMATOR}={self.config.adv_estimator} has no parameter {option}. "
+                    f"{key}={value} has no effect: {ESTIMATOR}={self.config.adv_estimator} has no parameter {option}. "
                     "Leave it out, or give the function one."
                 )
         own = [name for name in named if name not in ESTIMATOR_OPTION_KEYS]
         if unknown := [name for name in self.config.adv_estimator_kwargs if name not in own]:
             raise UserError(
-                f"{_KWARGS} has {', '.join(unknown)}, which {_ESTIMATOR}={self.config.adv_estimator} has no parameter "
-                f"for. It takes {', '.join(own) or 'none'}."
+                f"{ESTIMATOR_KWARGS} has {', '.join(unknown)}, which {ESTIMATOR}={self.config.adv_estimator} has "
+                f"no parameter for. It takes {', '.join(own) or 'none'}."
             )

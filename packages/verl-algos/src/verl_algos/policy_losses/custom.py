@@ -11,7 +11,6 @@ from verl_algos.policy_losses.columns import LossAndMetrics, TokenColumns
 #: Called by keyword, with its options and what it names of ``logprobs, old_logprobs, advantages, mask, cu_seqlens``.
 PolicyLossFunction = Callable[..., LossAndMetrics]
 
-
 _INPUTS = ("logprobs", "old_logprobs", "advantages", "mask", "cu_seqlens")
 
 

@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterator, Mapping
 
-from verl_algos.estimators import ESTIMATORS, SHARED_OPTIONS, canonical
+from verl_algos.estimators import ESTIMATORS, canonical
 from verl_algos.import_path import is_import_path
 from verl_algos.loss_options import POLICY_LOSS_OPTIONS, check_aggregation_mode
 from verl_algos.rollout_correction_options import PRESETS, parse_rejections, parse_weight_bounds
@@ -11,6 +11,7 @@ from verl_algos.rollout_correction_options import PRESETS, parse_rejections, par
 from verl_cli.config.algorithm_rules import (
     CORRECTION,
     ESTIMATOR,
+    ESTIMATOR_KWARGS,
     ESTIMATOR_OPTION_KEYS,
     LOSS,
     LOSS_OPTION_KEYS,
@@ -22,7 +23,6 @@ from verl_cli.config.ranges import Names
 from verl_cli.config.rule import ACTOR, ROLLOUT, Values
 from verl_cli.config.values import show
 
-_KWARGS = "algorithm.adv_estimator_kwargs"
 _PRESET = f"{CORRECTION}.preset"
 _NAMES: Mapping[str, Names] = {
     ESTIMATOR: Names("advantage estimator", tuple(ESTIMATORS)),
@@ -103,20 +103,20 @@ def estimator_problems(values: Values) -> Iterator[Problem]:
     if "reward_components" in spec.required:
         yield from _components(values, name)
     yield from _no_switches(values)
-    own = [option for option in spec.options if option not in SHARED_OPTIONS or option == "whiten"]
-    takes = [option for option in own if option != "reward_weights"]
-    if unknown := [option for option in values[_KWARGS] if option not in takes]:
+    with_keys = (*ESTIMATOR_OPTION_KEYS, "reward_weights")
+    takes = [option for option in spec.options if option not in with_keys]
+    if unknown := [option for option in values[ESTIMATOR_KWARGS] if option not in takes]:
         yield Problem(
-            (_KWARGS, ESTIMATOR),
-            f"{_KWARGS} has {', '.join(unknown)}, which {ESTIMATOR}={name} does not take there. It takes "
+            (ESTIMATOR_KWARGS, ESTIMATOR),
+            f"{ESTIMATOR_KWARGS} has {', '.join(unknown)}, which {ESTIMATOR}={name} does not take there. It takes "
             f"{', '.join(takes) or 'none'}.{_keys_of(unknown)}",
         )
 
 
 def _no_switches(values: Values) -> Iterator[Problem]:
     for option in ("compat", "whiten"):
-        if not isinstance(value := values[_KWARGS].get(option, True), bool):
-            yield Problem((_KWARGS,), f"{_KWARGS}.{option}={show(value)} must be true or false.")
+        if not isinstance(value := values[ESTIMATOR_KWARGS].get(option, True), bool):
+            yield Problem((ESTIMATOR_KWARGS,), f"{ESTIMATOR_KWARGS}.{option}={show(value)} must be true or false.")
 
 
 def _keys_of(options: list[str]) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
-from verl_algos.estimators import ESTIMATORS, SHARED_OPTIONS, canonical
+from verl_algos.estimators import ESTIMATORS, canonical
 from verl_algos.import_path import is_import_path
 from verl_algos.loss_options import POLICY_LOSS_OPTIONS
 
@@ -11,6 +11,7 @@ from verl_cli.config.rule import ACTOR, Rule
 from verl_cli.config.schema import effective_policy_loss
 
 ESTIMATOR = "algorithm.adv_estimator"
+ESTIMATOR_KWARGS = "algorithm.adv_estimator_kwargs"
 LOSS = f"{ACTOR}.policy_loss"
 CORRECTION = "algorithm.rollout_correction"
 
@@ -172,6 +173,3 @@ def correction_rules() -> Iterator[Rule]:
         lambda bypass, loss_type: bypass and loss_type == "reinforce",
         Reason("The rollout correction asks for the plain policy gradient.", f"Set {CORRECTION}.loss_type=ppo_clip."),
     )
-
-
-assert set(SHARED_OPTIONS) == {*ESTIMATOR_OPTION_KEYS, "whiten"}

@@ -43,7 +43,8 @@ def workspace(tmp_path: Path) -> Path:
     real = tomllib.loads((TOOLS.parent / "pyproject.toml").read_text("utf-8"))["tool"]
     (tmp_path / "pyproject.toml").write_text(
         f'[tool.uv]\nexclude-newer = "{real["uv"]["exclude-newer"]}"\n'
-        '[tool.pytest.ini_options]\naddopts = "-q --import-mode=importlib"\nfilterwarnings = ["error"]\n',
+        '[tool.pytest.ini_options]\naddopts = "-q --import-mode=importlib"\nfilterwarnings = ["error"]\n'
+        'markers = ["alone: runs also alone"]\n',
         "utf-8",
     )
     shutil.copy(TOOLS.parent / "constraints.txt", tmp_path)
@@ -90,6 +91,11 @@ def test_a_workspace_whose_packages_work_alone_passes(workspace: Path) -> None:
     [
         ("src/verl_data/extra.py", "import verl_engine\n", "verl_data.extra: No module named 'verl_engine'"),
         ("src/verl_data/__init__.py", "import sys\nsys.modules['torch'] = sys\n", "`import verl_data` loads torch"),
+        (
+            "src/verl_data/extra.py",
+            "import os.path\nfrom . import extra\ndef late():\n    from nowhere.at_all import anything\n",
+            "nowhere: verl_data/extra.py:4",
+        ),
         ("tests/test_it.py", "import warnings\ndef test_it():\n    warnings.warn('old')\n", "UserWarning: old"),
     ],
 )
@@ -99,6 +105,22 @@ def test_what_does_not_work_alone_fails(workspace: Path, file: str, text: str, m
     assert done.returncode == 1
     assert message in done.stderr
     assert "0 of 1 packages work alone" in done.stdout
+
+
+def test_of_verl_cli_the_marked_tests_run_unless_all_are_asked_for(workspace: Path) -> None:
+    folder = workspace / "packages/verl-cli"
+    shutil.copytree(workspace / "packages/verl-data", folder)
+    (folder / "src/verl_data").rename(folder / "src/verl_cli")
+    (folder / "pyproject.toml").write_text(PYPROJECT.format(name="verl-cli", module="verl_cli", dependencies="[]"))
+    (folder / "tests/test_it.py").write_text(
+        "import pytest\n\n@pytest.mark.alone\ndef test_marked():\n    pass\n\ndef test_other():\n    assert False\n"
+    )
+    done = check(workspace, "verl-cli")
+    assert done.returncode == 0, done.stderr
+    assert "verl-cli: 1 passed" in done.stdout
+    done = check(workspace, "verl-cli", "--all")
+    assert done.returncode == 1
+    assert "test_other" in done.stderr and "1 failed, 1 passed" in done.stderr
 
 
 def test_a_dependency_that_brings_what_must_not_come_fails(workspace: Path) -> None:

@@ -72,3 +72,5 @@ def test_bad_arguments() -> None:
             logprobs.entropy_from_logits(LOGITS, temperature)
     with pytest.raises(ValueError, match=r"logits have shape \(1, 4\) but token_ids \(2,\)"):
         logprobs.logprobs_from_logits(LOGITS, torch.tensor([1, 2]))
+    with pytest.raises(ValueError, match=r"token_ids have dtype torch\.float32"):
+        logprobs.logprobs_from_logits(LOGITS, torch.zeros(1))

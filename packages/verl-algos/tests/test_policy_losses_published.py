@@ -59,6 +59,13 @@ def test_p7_cispo() -> None:
     assert metrics["pg_clipfrac"] == pytest.approx(0.6)
 
 
+def test_cispo_without_a_lower_bound_takes_the_published_10() -> None:
+    bounded, _ = published("cispo", clip_ratio_low=0.2)
+    without, metrics = published("cispo", clip_ratio_low=10.0)
+    assert without == published("cispo", clip_ratio_low=1.0)[0] != bounded
+    assert metrics["pg_clipfrac"] < 0.6
+
+
 def test_p9_geo_mean() -> None:
     """The published clip fractions count tokens outside the band whether or not the clip acted (against bug bank C26);
     pg_cutfrac says where it acted: on the ratios 3.5 and 0.55 alone, not on 0.6 with a positive advantage."""

@@ -47,7 +47,7 @@ def test_a_model_from_a_file(tmp_path: Path) -> None:
         (str(path), "is not written as FILE.py:Class"),
         (f"{path}:Other", "make it a subclass"),
         (f"{path}:None_", "is not defined in"),
-        (f"{path}:Abstract", "raised TypeError when it was made"),
+        (f"{path}:Abstract", "does not implement score: give it score"),
         (f"{path.with_name('no.py')}:Mine", "does not exist"),
     ):
         with pytest.raises(RewardLoadError, match=said):
@@ -117,6 +117,27 @@ def test_hugging_face_errors(folder: Path, tmp_path: Path) -> None:
     assert list(result.failures) == [3] and "takes 64: shorten" in result.failures[3].message
 
 
+def test_a_label_that_the_model_lacks_is_told_when_it_is_made(folder: Path, tmp_path: Path) -> None:
+    import transformers
+
+    label: Any
+    for label in (1, -1, 7, "LABEL_0", 0.0):
+        with pytest.raises(ValueError, match=r"has no label .*: it has 0 \(LABEL_0\)\. .*, or leave it out\."):
+            HfRewardModel(folder, label=label)
+    assert len(HfRewardModel(folder, label=0).score(ROWS)) == 3
+    config = transformers.AutoConfig.from_pretrained(folder, num_labels=2, id2label={0: "bad", 1: "good"})
+    transformers.LlamaForSequenceClassification(config).save_pretrained(tmp_path)
+    transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"has 2 labels, 0 \(bad\), 1 \(good\): label=N says"):
+        HfRewardModel(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"has no label 2: it has 0 \(bad\), 1 \(good\)\. Give label one of these numb"
+    ):
+        HfRewardModel(tmp_path, label=2)
+    bad, good = (HfRewardModel(tmp_path, label=label).score(ROWS) for label in (0, 1))
+    assert bad != good
+
+
 # --- a judge
 
 
@@ -129,6 +150,8 @@ class Judge(BaseHTTPRequestHandler):
         content = body["messages"][0]["content"]
         with server.lock:
             server.running += 1
+            if server.running == server.wanted:
+                server.release.set()
             server.most = max(server.most, server.running)
             server.bodies.append(body | {"key": self.headers.get("Authorization"), "at": time.monotonic()})
             earlier = sum(b["messages"] == body["messages"] for b in server.bodies) - 1
@@ -140,7 +163,7 @@ class Judge(BaseHTTPRequestHandler):
             status = 429 if earlier else 503
         elif "unclear" in content:
             reply = "I cannot say."
-        elif "slow" in content:
+        elif "slow" in content or "together" in content:
             server.release.wait(10)
         elif "half" in content:
             reply = "Score: 0.25 at first, then **Score: 0.5**"
@@ -161,11 +184,16 @@ class Judge(BaseHTTPRequestHandler):
         pass
 
 
+class Server(ThreadingHTTPServer):
+    request_queue_size = 128
+
+
 @pytest.fixture
 def server() -> Iterator[Any]:
     pytest.importorskip("httpx")
-    with ThreadingHTTPServer(("127.0.0.1", 0), Judge) as http:
+    with Server(("127.0.0.1", 0), Judge) as http:
         http.lock, http.bodies, http.running, http.most = threading.Lock(), [], 0, 0  # type: ignore[attr-defined]
+        http.wanted = None  # type: ignore[attr-defined]
         http.release = threading.Event()  # type: ignore[attr-defined]
         http.daemon_threads = True
         thread = threading.Thread(target=http.serve_forever)
@@ -223,6 +251,46 @@ def test_concurrency_and_rate_are_limited(server: Any) -> None:
     for options in ({"max_concurrency": 0}, {"max_tries": 0}, {"timeout_seconds": 0}, {"requests_per_minute": 0}):
         with pytest.raises(ValueError, match="must be"):
             judge(server, **options)
+
+
+def test_more_requests_than_the_runner_has_calls_are_in_flight_at_once(server: Any) -> None:
+    """The model's own limit counts, whatever `RewardRunner.max_concurrency` is: each answer waits for the others."""
+    server.wanted = 80
+    rows = asked(*(f"together {i}" for i in range(100)))
+    result = RewardRunner(judge(server, max_concurrency=80, timeout_seconds=30), max_concurrency=2).score(rows)
+    assert not result.failures and [score.score for score in result.scores] == [1.0] * 100
+    assert server.most == 80
+
+
+def test_what_the_users_own_parts_of_a_judge_raise_fails_the_row_only(server: Any) -> None:
+    def messages(row: RewardRow) -> Any:
+        return [
+            {"role": "user", "content": (row.extra_info or {})["question"].removeprefix("?").encode("utf-8").decode()}
+        ]
+
+    def read_score(answer: str) -> float:
+        return float(answer.rpartition("Score: ")[2])  # "0.5**" is none
+
+    rows = [*asked("ok", "half", "fine"), RewardRow("m", "x", "42", {}), *asked("\ud800")]
+    result = RewardRunner(judge(server, messages=messages, read_score=read_score)).score(rows)
+    assert [score.score for score in result.scores] == [1.0, 0.0, 1.0, 0.0, 0.0]
+    kinds = {
+        index: failure.message.partition(" raised ")[2].partition(":")[0] for index, failure in result.failures.items()
+    }
+    assert kinds == {1: "ValueError", 3: "KeyError", 4: "UnicodeEncodeError"}
+    assert len(server.bodies) == 3
+
+
+def test_a_model_says_how_many_rows_it_takes_at_once() -> None:
+    class Counts(RewardModel):
+        rows_per_call = 3
+
+        def score(self, rows: Any) -> list[float]:
+            return [float(len(rows))] * len(rows)
+
+    assert [score.score for score in RewardRunner(Counts()).score(ROWS + ROWS[:2]).scores] == [3, 3, 3, 2, 2]
+    Counts.rows_per_call = None  # type: ignore[assignment]
+    assert RewardRunner(Counts(), max_concurrency=5).score(ROWS + ROWS[:2]).scores[0].score == 5
 
 
 def test_the_rate_limit_spreads_what_is_too_much() -> None:

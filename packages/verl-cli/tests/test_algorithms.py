@@ -172,6 +172,7 @@ def test_token_baselines_get_the_sum_of_squared_probabilities(overrides: Overrid
         np.testing.assert_allclose(squared[1:], expected, atol=1e-5)
 
 
+@pytest.mark.alone
 def test_an_estimator_of_ones_own_gets_what_it_names(overrides: Overrides, files: Path) -> None:
     own = estimated(files, f"{files / 'own.py'}:with_everything", algorithm__gdpo_reward_keys="[length]")
     _, step = before_update(overrides(**own))
@@ -233,6 +234,12 @@ def test_an_estimator_that_cannot_be_supplied_is_refused(
             {**GDPO, "algorithm__gdpo_reward_keys": "[a,b]", "algorithm__gdpo_reward_weights": "[1]"},
             ("1 weights for the 2 rewards",),
         ),
+        ({"algorithm__adv_estimator": "dapo"}, ("DAPO is", "filter_groups.enable=true", "clip_ratio_high=0.28")),
+        ({"algorithm__adv_estimator": "PPO"}, ("PPO is algorithm.adv_estimator=gae",)),
+        ({"algorithm__adv_estimator": "GMPO"}, ("GMPO is a policy loss", "loss_mode=geo_mean")),
+        ({LOSS_MODE: "grpo"}, ("grpo is an advantage estimator: set algorithm.adv_estimator=grpo",)),
+        ({LOSS_MODE: "GSPOO"}, ("GSPOO", "Did you mean gspo?")),
+        ({LOSS_MODE: "gspo", f"{ACTOR}__clip_ratio_low": 10}, ("clip_ratio_low=1 for no bound below",)),
         ({LOSS_MODE: "vanila"}, ("vanila", "Did you mean vanilla?", "file.py:function")),
         ({LOSS_MODE: "dro"}, ("dro_beta", "no default")),
         ({LOSS_MODE: "gspo", f"{ACTOR}__loss_agg_mode": "token-mean"}, ("whole sequences", "seq-mean-token-mean")),
@@ -260,6 +267,11 @@ def test_keys_that_do_not_fit_together_are_refused(
         assert word in problem
 
 
+def test_the_published_bounds_of_cispo_are_taken(overrides: Overrides) -> None:
+    given = {LOSS_MODE: "cispo", f"{ACTOR}__clip_ratio_low": 10, f"{ACTOR}__clip_ratio_high": 0.2}
+    assert resolve(overrides(**given)).config.actor_rollout_ref.actor.clip_ratio_low == 10
+
+
 @pytest.mark.parametrize(
     ("written", "name"),
     [
@@ -267,12 +279,22 @@ def test_keys_that_do_not_fit_together_are_refused(
         ("REINFORCE++", "reinforce_plus_plus"),
         ("reinforce++-baseline", "reinforce_plus_plus_baseline"),
         ("OTB", "optimal_token_baseline"),
+        ("Grpo", "grpo"),
     ],
 )
 def test_the_papers_spelling_of_an_estimator_is_its_alias(overrides: Overrides, written: str, name: str) -> None:
     resolved = resolve(overrides(algorithm__adv_estimator=written))
     assert resolved.config.algorithm.adv_estimator == name
     assert any(name in notice for notice in resolved.notices)
+
+
+@pytest.mark.parametrize(("written", "name"), [("SAPO", "sapo"), ("GMPO", "geo_mean"), ("Clip-Cov", "clip_cov")])
+def test_the_papers_spelling_of_a_policy_loss_is_its_alias(overrides: Overrides, written: str, name: str) -> None:
+    resolved = resolve(overrides(**{LOSS_MODE: written}))
+    assert resolved.config.actor_rollout_ref.actor.policy_loss.loss_mode == name
+    assert any(f"={name}, and was taken for that" in notice for notice in resolved.notices)
+    own = f"{ACTOR}__policy_loss__loss_mode"
+    assert resolve(overrides(**{own: "Own.py:PPO"})).config.policy_loss == "Own.py:PPO"
 
 
 def test_what_is_seldom_meant_is_said(overrides: Overrides) -> None:

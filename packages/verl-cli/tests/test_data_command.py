@@ -60,6 +60,7 @@ def test_the_schemas_are_those_of_verl_data() -> None:
     assert get_args(SchemaName) == tuple(SCHEMAS)
 
 
+@pytest.mark.alone
 def test_sound_files(assets: Path, sft: Path) -> None:
     result = invoke("check", assets / "train.parquet", sft)
     assert result.exit_code == 0, result.output
@@ -134,6 +135,7 @@ def test_prompts_are_measured_and_refusals_told_without_torch(tokenizer: Path, a
     assert "but data.max_prompt_length is 90. Raise" in done.stdout and f"{path}, row 2\n" in done.stdout
 
 
+@pytest.mark.alone
 def test_rows_as_the_model_is_given_them(tokenizer: Path, sft: Path, assets: Path) -> None:
     done = program("show", sft, "--model", tokenizer, expression="assert sys.modules.get('torch') is None")
     assert (done.returncode, done.stderr) == (0, "")

@@ -356,6 +356,7 @@ def findings(text: str) -> dict[str, dict[str, Any]]:
     return {finding["name"]: finding for finding in told}
 
 
+@pytest.mark.alone
 def test_the_command_prints_json_and_its_exit_code_is_the_verdict(
     tmp_path: Path, bystander: "subprocess.Popen[bytes]"
 ) -> None:

@@ -1,15 +1,9 @@
 """What the user is told when something goes wrong: real failures wherever a process can have them."""
 
 import errno
-import json
 import os
-import re
 import resource
-import signal
 import socket
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,6 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 import torch
+from endings import ending, process, train
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed.checkpoint.api import CheckpointException
@@ -24,13 +19,11 @@ from verl_algos import advantages
 from verl_algos.errors import NonFiniteError
 from verl_algos.rewards import RewardError, RewardLoadError
 from verl_cli.commands.guard import guarded
-from verl_cli.commands.train import run_training
 from verl_cli.config import ConfigError, RunConfig, resolve
 from verl_cli.controller import LocalController, RoleSpec
 from verl_cli.errors import InterruptedRunError, UserError
-from verl_cli.failures import Place, defect, during, explain, place_of, record_failure
+from verl_cli.failures import Place, defect, during, explain, place_of
 from verl_cli.phases import Phase, Step, run_phases
-from verl_cli.ppo import PPO
 from verl_data import DataError, PackedBatch
 from verl_data.files import atomic_file
 from verl_engine.errors import CheckpointError, EngineError
@@ -61,27 +54,6 @@ def in_phase(name: str, work: Callable[[], object], config: RunConfig | None = N
     number = Step(number=step, epoch=0, prompts=[], batch=batch)
     error = raised(lambda: run_phases([Phase(name, lambda _: (work(), None)[1])], number))
     return told(error, None if config is None else Place(name, step, config))
-
-
-def ending(run: Callable[[], object], capsys: pytest.CaptureFixture[str], code: int = 1) -> str:
-    """The paragraph that a command ends with."""
-    with pytest.raises(SystemExit) as stopped:
-        guarded(lambda: (run(), None)[1])
-    assert stopped.value.code == code
-    err = capsys.readouterr().err
-    assert "Traceback" not in err
-    errors = [line for line in err.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1
-    assert err.endswith(errors[0] + "\n")
-    return errors[0]
-
-
-def process(program: str, *arguments: str, limit: Callable[[], None] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a program in which `guarded` ends what goes wrong."""
-    code = f"from verl_cli.commands.guard import guarded\n{program}"
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False, preexec_fn=limit
-    )
 
 
 # Where it happened
@@ -499,288 +471,3 @@ def test_nothing_heavy_is_imported_for_an_explanation() -> None:
         "print([name for name in ('torch', 'transformers', 'verl_data', 'numpy') if name in sys.modules])\n"
     )
     assert done.stdout == "[]\n"
-
-
-# Data and rewards, as the command tells them
-
-
-def train(overrides: list[str], capsys: pytest.CaptureFixture[str], code: int = 1) -> str:
-    return ending(lambda: _train(overrides), capsys, code)
-
-
-def _train(overrides: list[str]) -> None:
-    from verl_cli.build import build
-    from verl_cli.trainer import fit
-
-    fit(build(resolve(overrides).config))
-
-
-def test_a_tokenizer_without_a_chat_template(
-    overrides: Overrides, assets: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    bare = tmp_path / "bare"
-    bare.mkdir()
-    for path in (assets / "model").iterdir():
-        if path.name != "chat_template.jinja":
-            (bare / path.name).write_bytes(path.read_bytes())
-    message = train(overrides(actor_rollout_ref__model__path=bare), capsys)
-    assert str(bare) in message
-    assert "chat_template.jinja" in message
-    assert "data.prompt_format=rendered" in message
-
-
-def test_the_quickstarts_model_refuses_characters_that_it_does_not_know(
-    overrides: Overrides, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    """Its tokenizer would leave them out without a word."""
-    rows = tmp_path / "rows.jsonl"
-    row: dict[str, Any] = {"data_source": "x", "reward_model": {"ground_truth": "2"}}
-    contents = ["1+1="] * 8 + ["What is 1+1?"]
-    lines = [json.dumps({**row, "prompt": [{"role": "user", "content": content}]}) for content in contents]
-    rows.write_text("\n".join(lines))
-    message = train(overrides(data__train_files=rows, data__max_prompt_length=8), capsys)
-    assert 'knows the characters 0123456789+= and not "W".' in message
-    assert "row 8" in message
-
-
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        ("def compute_score(:", r"raised SyntaxError .*reward\.py:1: `def compute_score\(:`"),
-        (
-            "def other(**row): return 1.0",
-            r"'compute_score' is not defined in .*reward\.py\. Callable names there: other",
-        ),
-        (
-            "def compute_score(text): return 1.0",
-            r"compute_score \(.*reward\.py:1\) takes \(text\), but it is called as",
-        ),
-        (
-            "import sys; sys.exit(3)",
-            r"raised SystemExit while it was loaded: 3, at .*reward\.py:1 in <module>: `import",
-        ),
-        ("def compute_score(**row):\n  pass", r"compute_score \(.*reward\.py:1\) failed on row 0 .*returned 'None'"),
-        ("def compute_score(**row): return {'acc': 1}", r"returned a mapping without 'score' \(it has 'acc'\)"),
-        ("async def compute_score(**row):\n  exit(3)", r"raised SystemExit: 3, at .*reward\.py:2 in compute_score"),
-    ],
-)
-def test_a_reward_function_that_fails(
-    overrides: Overrides, capsys: pytest.CaptureFixture[str], tmp_path: Path, body: str, said: str
-) -> None:
-    (tmp_path / "reward.py").write_text(body)
-    keys = {"reward__custom_reward_function__path": tmp_path / "reward.py"}
-    assert re.search(said, train(overrides(**keys), capsys))
-    assert not (tmp_path / "run" / "config.yaml").exists()
-
-
-def test_a_reward_function_that_raises_keyboard_interrupt_itself(
-    overrides: Overrides, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    (tmp_path / "reward.py").write_text("def compute_score(**row):\n    raise KeyboardInterrupt\n")
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
-    try:
-        keys = {"reward__custom_reward_function__path": tmp_path / "reward.py", "reward__num_workers": 0}
-        message = train(overrides(**keys), capsys)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert "Nobody interrupted the program" in message
-    assert f"{tmp_path}/reward.py, line 2, in compute_score: `raise KeyboardInterrupt`" in message
-
-
-# What is not known
-
-
-def test_an_unknown_failure_is_kept(overrides: Overrides, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    config, run_dir = resolve(overrides()).config, tmp_path / "run"
-
-    def step() -> None:
-        def work(_: Step) -> None:
-            print(1 / 0)
-
-        try:
-            run_phases([Phase("adv", work)], Step(number=9, epoch=0, prompts=[]))
-        except BaseException as error:
-            record_failure(run_dir, error, config=config)
-            raise
-
-    message = ending(step, capsys)
-    log = run_dir / "error.log"
-    assert message.startswith(
-        "error: An unexpected error in the phase adv (advantages) of step 9: ZeroDivisionError: division by zero. It "
-        f"was raised at {__file__}, line "
-    )
-    assert "`print(1 / 0)`" in message
-    assert str(log) in message
-    text = log.read_text()
-    for part in (
-        "Traceback (most recent call last)",
-        "ZeroDivisionError: division by zero",
-        f"torch {torch.__version__.partition('+')[0]}",
-        "transformers ",
-        "verl-cli ",
-        "step: 9",
-        "phase: adv",
-        f"configuration: {run_dir / 'config.yaml'}",
-        "train_batch_size: 8",
-        f"command: {sys.orig_argv[0]}",
-    ):
-        assert part in text, part
-    ending(step, capsys)
-    assert log.read_text().startswith(text)
-    assert log.read_text().count("Traceback (most recent call last)") == 2
-
-
-def test_known_failures_and_interrupts_leave_no_log(overrides: Overrides, tmp_path: Path) -> None:
-    config = resolve(overrides()).config
-    for error in (MemoryError(), KeyboardInterrupt(), UserError("x"), SystemExit(3)):
-        record_failure(tmp_path / "run", error, config=config, step=2)
-        assert place_of(error) == Place(None, 2, config)
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_log_that_cannot_be_written_leaves_the_traceback(overrides: Overrides, tmp_path: Path) -> None:
-    (tmp_path / "run").touch()
-    error = ZeroDivisionError("division by zero")
-    record_failure(tmp_path / "run", error, config=resolve(overrides()).config)
-    assert place_of(error).log is None
-    with pytest.raises(ZeroDivisionError):
-        guarded(lambda: (_ for _ in ()).throw(error))
-
-
-def test_without_a_run_the_traceback_goes_to_stderr() -> None:
-    done = process("guarded(lambda: 1 / 0)")
-    assert done.returncode == 1
-    assert done.stderr.startswith("Traceback (most recent call last)")
-    assert done.stderr.endswith("ZeroDivisionError: division by zero\n")
-
-
-def test_a_run_that_fails_for_an_unknown_reason(
-    overrides: Overrides,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The log stays, whatever becomes of the rest of the folder."""
-    monkeypatch.setattr(PPO, "reward", lambda self, step: 1 / 0)
-    with pytest.raises(SystemExit) as stopped:
-        run_training(overrides())
-    assert stopped.value.code == 1
-    message = capsys.readouterr().err
-    assert "error: An unexpected error in the phase reward (scoring responses) of step 1: " in message
-    assert "ZeroDivisionError" in (tmp_path / "run" / "error.log").read_text()
-
-
-# Signals and pipes
-
-
-def test_sigterm_in_the_middle_of_a_checkpoint(overrides: Overrides, tmp_path: Path) -> None:
-    """Slurm sends it at the end of the time limit."""
-    program = (
-        "import sys, time\n"
-        "from verl_engine import FsdpEngine\n"
-        "def export(self, directory):\n"
-        "    directory.mkdir()\n"
-        "    (directory / 'half').touch()\n"
-        "    for _ in range(3000): time.sleep(0.1)\n"
-        "FsdpEngine.export = export\n"
-        "from verl_cli.main import main\n"
-        "sys.argv[0] = 'verl-cli'\n"
-        "main()\n"
-    )
-    command = overrides(trainer__total_training_steps=2, trainer__save_freq=1)
-    with subprocess.Popen(
-        [sys.executable, "-c", program, "train", *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as running:
-        try:
-            run_dir = tmp_path / "run"
-            while running.poll() is None and not list(run_dir.glob(".global_step_*/*/huggingface/half")):
-                time.sleep(0.05)
-            running.send_signal(signal.SIGTERM)
-            running.send_signal(signal.SIGTERM)
-            _, errors = running.communicate(timeout=120)
-        finally:
-            running.kill()
-    assert running.returncode == 143, errors
-    assert "Traceback" not in errors
-    assert re.search(r"^error: Interrupted after step 1 of 2", errors, re.MULTILINE)
-    assert not list(run_dir.glob(".global_step_*"))
-    assert not list(run_dir.glob("global_step_*"))
-
-
-def notice_ctrl_c() -> None:
-    """A background job of a shell ignores it, and what it starts does too."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-@pytest.mark.parametrize(("number", "word"), [(signal.SIGTERM, "Ended by SIGTERM"), (signal.SIGINT, "Interrupted")])
-def test_signals_outside_a_run(number: signal.Signals, word: str) -> None:
-    done = process(
-        f"import os, time\ndef run():\n    os.kill(os.getpid(), {int(number)})\n    time.sleep(60)\nguarded(run)\n",
-        limit=notice_ctrl_c,
-    )
-    assert (done.returncode, done.stderr) == (
-        128 + number,
-        f"error: {word}. Files that were already written are whole.\n",
-    )
-
-
-def test_ignored_signals_stay_ignored_and_handlers_are_given_back() -> None:
-    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    try:
-        guarded(lambda: os.kill(os.getpid(), signal.SIGTERM))
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        guarded(lambda: None)
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def test_a_forked_child_ends_by_the_signal_itself() -> None:
-    done = process(
-        "import os, signal, time\n"
-        "def run():\n"
-        "    reader, writer = os.pipe()\n"
-        "    if (child := os.fork()) == 0:\n"
-        "        os.write(writer, b'!')\n"  # a fork drops what comes before
-        "        for _ in range(600): time.sleep(0.1)\n"  # a signal just before a sleep does not end it
-        "        os._exit(1)\n"
-        "    os.read(reader, 1)\n"
-        "    os.kill(child, signal.SIGTERM)\n"
-        "    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
-        "guarded(run)\n"
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "-15\n", "")
-
-
-@pytest.mark.parametrize("lines", [1, 10**6])
-def test_an_output_that_nobody_reads_ends_quietly(lines: int) -> None:
-    """`verl-cli ... | head`: as if SIGPIPE had ended it, which is what a shell expects."""
-    program = (
-        "from verl_cli.commands.guard import guarded\n"
-        f"guarded(lambda: [input(), [print('line') for _ in range({lines})]])\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as running:
-        assert running.stdin and running.stdout and running.stderr
-        running.stdout.close()
-        running.stdin.write(b"\n")
-        running.stdin.close()
-        errors = running.stderr.read()
-    assert (running.returncode, errors) == (141, b"")
-
-
-def test_another_broken_pipe_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    def run() -> None:
-        reader, writer = os.pipe()
-        os.close(reader)
-        try:
-            os.write(writer, b"x")
-        finally:
-            os.close(writer)
-
-    assert "A connection failed: BrokenPipeError" in ending(run, capsys)

@@ -62,6 +62,7 @@ def samples(folder: Path, step: int) -> list[dict[str, Any]]:
     return [{key: row[key] for key in row.keys() - {"step", "initial_generation"}} for row in kept]
 
 
+@pytest.mark.alone
 def test_the_numbers_are_those_of_validation_in_training(
     overrides: Overrides, assets: Path, command: list[object], tmp_path: Path
 ) -> None:

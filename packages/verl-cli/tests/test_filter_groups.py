@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from verl_cli.build import build
 from verl_cli.commands.train import run_training
 from verl_cli.config import ConfigError, FilterGroupsConfig, Resolved, resolve
+from verl_cli.controller import LocalController
 from verl_cli.errors import UserError
 from verl_cli.filter_groups import fill_batch, keep_groups, merged_metrics, uninformative_groups
 from verl_cli.phases import Step, run_phases
@@ -62,7 +63,7 @@ def scored_of(values: Round, name: str = "acc", **counts: float) -> Scored:
     counted = {f"reward/{key}": value for key, value in counts.items()}
     known = flat[~np.isnan(flat)]
     means = {f"reward/{name}": float(np.mean(known))} if known.size else {}
-    return Scored(flat, [], {"score": flat, name: flat}, {}, {}, means, counted)
+    return Scored(flat, [], {"score": flat, name: flat}, {}, means, counted)
 
 
 class Rounds:
@@ -234,7 +235,7 @@ def test_metrics_of_several_scorings_are_those_of_one() -> None:
     parts = [
         scored_of([[1, 1, 1], [1, NAN, 0]], timeout=1.0),
         scored_of([[0, NAN]], timeout=2.0),
-        Scored(nothing := np.array([NAN], np.float32), [], {"score": nothing}, {}, {}, {}, {"reward/timeout": 3.0}),
+        Scored(nothing := np.array([NAN], np.float32), [], {"score": nothing}, {}, {}, {"reward/timeout": 3.0}),
     ]
     assert merged_metrics(parts) == {"reward/acc": pytest.approx(4 / 6), "reward/timeout": 6.0}
 
@@ -305,7 +306,7 @@ def test_a_number_that_is_reported_for_some_responses_only_is_an_error() -> None
 
 def test_responses_that_could_not_be_scored_have_no_number() -> None:
     nothing = np.full(2, NAN, np.float32)
-    scored = Scored(nothing, [], {"score": nothing}, {}, {}, {}, {})
+    scored = Scored(nothing, [], {"score": nothing}, {}, {}, {})
     columns = reported_columns(scored, [prompt(0)] * 2, {"acc": "KEY", "score": "KEY"})
     assert {name: np.isnan(column).all() for name, column in columns.items()} == {
         "reward/acc": True,
@@ -462,6 +463,31 @@ def test_an_unknown_number_is_an_error_in_the_first_step(
     assert "asks for 'f1', which the reward does not report; it reports acc, score." in " ".join(
         capsys.readouterr().err.split()
     )
+
+
+def test_an_unknown_number_is_found_before_the_models_are_loaded(
+    overrides: Overrides, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reward that remembers its calls is tried in a process of its own, and meets its first response in training."""
+
+    def start(self: LocalController, roles: object) -> None:
+        raise AssertionError("models are loaded")
+
+    (tmp_path / "reward.py").write_text(
+        "calls = 0\n\ndef compute_score(data_source, solution_str, ground_truth, extra_info=None):\n"
+        "    global calls\n    calls += 1\n    return {'score': calls, 'calls': calls}\n"
+    )
+    own = {**ON, "reward__custom_reward_function__path": tmp_path / "reward.py"}
+    monkeypatch.setattr(LocalController, "start", start)
+    with pytest.raises(UserError, match=r"metric asks for 'acc', its default, .* it reports calls, score\. Set"):
+        build(resolve(overrides(**own)).config)
+    for keys in ({"algorithm__filter_groups__metric": "calls"}, {"trainer__val_only": "true"}):
+        with pytest.raises(AssertionError, match="models are loaded"):
+            build(resolve(overrides(**own, **keys)).config)
+    monkeypatch.undo()
+    parts = build(resolve(overrides(**own, algorithm__filter_groups__metric="calls")).config)
+    first = parts.scorer.score(parts.validation_prompts[:1], ["1"], response_tokens=[1])
+    assert first.rewards.tolist() == [1.0]
 
 
 def test_every_step_trains_on_whole_batches_and_epochs_pass_faster(

@@ -47,6 +47,7 @@ def prompts(tmp_path: Path) -> Path:
     return tmp_path / "prompts.parquet"
 
 
+@pytest.mark.alone
 def test_every_row_keeps_its_columns_and_gets_its_responses(assets: Path, prompts: Path, tmp_path: Path) -> None:
     out = tmp_path / "new" / "out.parquet"
     told = run("generate", assets / "model", prompts, out, *SAMPLED)

@@ -1,7 +1,6 @@
 """The health monitors in runs of the program: heard, recorded once, resumed exactly, documented."""
 
 import json
-import multiprocessing
 import re
 import shutil
 import signal
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from killed_runs import Runs
 from verl_algos.health import HealthMonitor
 from verl_cli.commands.train import run_training
 from verl_cli.config import resolve
@@ -23,74 +23,32 @@ from verl_data import PackedBatch
 
 Overrides = Callable[..., list[str]]
 
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["verl_cli.trainer", "verl_cli.build", "transformers.models.qwen2"])
-
 DOCS = Path(__file__).parents[3] / "docs"
-
-#: Pays every answer the same, and kills its process at the n-th response, if a file beside it says so.
-CONSTANT = """
-import os, signal
-from pathlib import Path
-
-calls = 0
-
-def compute_score(data_source, solution_str, ground_truth, extra_info=None):
-    global calls
-    calls += 1
-    stop = Path(__file__).with_name("kill_at")
-    if stop.exists() and calls == int(stop.read_text()):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return {"score": 0.5, "acc": 0.0}
-"""
 
 
 @pytest.fixture(scope="module")
 def module_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("health")
-    (folder / "reward.py").write_text(CONSTANT)
-    return folder
+    return tmp_path_factory.mktemp("health")
 
 
 @pytest.fixture
-def command(module_folder: Path, overrides: Overrides) -> Overrides:
-    """Seven steps with one reward for all, scored in the trainer's process."""
-
-    def build(run_dir: Path, **changes: object) -> list[str]:
-        return overrides(
-            **{
-                "trainer__total_training_steps": 7,
-                "trainer__save_freq": 1,
-                "trainer__default_local_dir": run_dir,
-                "trainer__val_before_train": "false",
-                "trainer__test_freq": 7,
-                "reward__custom_reward_function__path": module_folder / "reward.py",
-                "reward__num_workers": 0,
-                **changes,
-            }
-        )
-
-    return build
-
-
-def run(command: list[str], kill_at: Path, response: int | None = None) -> int:
-    """Run in a process of its own, to the end or until it has scored so many responses; returns the exit code."""
-    kill_at.unlink(missing_ok=True)
-    if response is not None:
-        kill_at.write_text(str(response))
-    process = FORKS.Process(target=run_training, args=(command,))
-    process.start()
-    process.join(120)
-    assert process.exitcode is not None
-    return int(process.exitcode)
+def runs(module_folder: Path, overrides: Overrides) -> Runs:
+    """Runs whose answers are all paid the same."""
+    keys = {"trainer__val_before_train": "false", "trainer__test_freq": 7}
+    return Runs(module_folder, overrides, reward='{"score": 0.5, "acc": 0.0}', keys=keys)
 
 
 @pytest.fixture
-def uninterrupted(module_folder: Path, command: Overrides) -> Path:
+def command(runs: Runs) -> Overrides:
+    return runs.command
+
+
+@pytest.fixture
+def uninterrupted(module_folder: Path, runs: Runs) -> Path:
     """The run directory of a run that is never stopped; trained once."""
     run_dir = module_folder / "uninterrupted"
     if not run_dir.exists():
-        assert run(command(run_dir), module_folder / "kill_at") == 0
+        assert runs.run(run_dir) == 0
     return run_dir
 
 
@@ -142,13 +100,12 @@ def test_warnings_can_be_turned_off_and_on_while_a_run_goes_on(
 # 16 responses are scored in each step; killed in step 5, which warns, in its middle, and in step 6, after the warning.
 @pytest.mark.parametrize(("kills", "save_freq"), [([4 * 16 + 5], 1), ([5 * 16 + 1, 16 + 1], 2)])
 def test_a_resumed_run_warns_as_the_uninterrupted_one(
-    command: Overrides, module_folder: Path, uninterrupted: Path, tmp_path: Path, kills: list[int], save_freq: int
+    runs: Runs, uninterrupted: Path, tmp_path: Path, kills: list[int], save_freq: int
 ) -> None:
     run_dir = tmp_path / "run"
-    again = command(run_dir, trainer__save_freq=save_freq)
     for response in kills:
-        assert run(again, module_folder / "kill_at", response) == -signal.SIGKILL
-    assert run(again, module_folder / "kill_at") == 0
+        assert runs.run(run_dir, kill_at=response, trainer__save_freq=save_freq) == -signal.SIGKILL
+    assert runs.run(run_dir, trainer__save_freq=save_freq) == 0
     assert (run_dir / "warnings.jsonl").read_bytes() == (uninterrupted / "warnings.jsonl").read_bytes()
     assert len(warned(run_dir)) == 1
     assert health_metrics(run_dir) == health_metrics(uninterrupted)

@@ -47,6 +47,7 @@ BASE: Values = {
     f"{ACTOR}.optim.lr": "1e-2",
     f"{ROLLOUT}.n": "2",
     "reward.custom_reward_function.path": "WORLD/reward.py",
+    "reward.num_workers": "0",  # starting workers would take a third of a run
     "trainer.total_training_steps": "1",
     "trainer.default_local_dir": "run",
     "trainer.device": "cpu",
@@ -89,7 +90,7 @@ ADAPTIVE = {
 FILTERED = {"algorithm.filter_groups.enable": "true", "algorithm.filter_groups.metric": "score", **STEPS}
 IN_LOSS = {f"{ACTOR}.use_kl_loss": "true"}
 SHORT_PROMPTS = {"data.max_prompt_length": "4", "data.truncation": "right"}
-RULES = {"reward.custom_reward_function.path": ""}
+RULES = {"reward.custom_reward_function.path": "", "reward.num_workers": ""}
 BY_MODEL = {**RULES, "reward.reward_model.path": "WORLD/reward_model.py:Length"}
 OVERLONG = {
     "reward.reward_manager.name": "dapo",

@@ -180,7 +180,7 @@ def wandb_records(path: Path) -> Iterator[Any]:
         record += data[place + 7 : place + 7 + length]
         place += 7 + length
         if kind in (1, 4):  # whole, or the last chunk
-            found: Any = wandb_internal_pb2.Record()  # type: ignore[attr-defined]
+            found: Any = wandb_internal_pb2.Record()
             found.ParseFromString(record)
             record = b""
             yield found

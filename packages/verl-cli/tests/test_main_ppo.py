@@ -34,6 +34,7 @@ def failure(overrides: list[str], capsys: pytest.CaptureFixture[str], *, allow_u
     return message[message.index("error: ") :]
 
 
+@pytest.mark.alone
 def test_the_tutorial_command_runs_to_the_end(assets: Path, tmp_path: Path) -> None:
     command = [
         *f"""
@@ -123,6 +124,7 @@ PUBLISHED_METRICS = [
 ]
 
 
+@pytest.mark.alone
 def test_a_run_leaves_everything_in_its_folder(overrides: Overrides, tmp_path: Path) -> None:
     run_training(overrides(trainer__test_freq=1))
     run_dir = tmp_path / "run"
@@ -170,6 +172,7 @@ def test_a_finished_run_starts_again_from_its_own_configuration(overrides: Overr
     assert losses("run") == losses("again")
 
 
+@pytest.mark.alone
 def test_grpo_needs_neither_critic_nor_reference(overrides: Overrides, tmp_path: Path) -> None:
     command = [override for override in overrides() if not override.startswith("critic.")]
     run_training([*command, "actor_rollout_ref.actor.use_kl_loss=false"], preset="grpo")
@@ -281,6 +284,7 @@ def test_a_data_set_without_rows(overrides: Overrides, capsys: pytest.CaptureFix
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.alone
 def test_a_data_source_without_a_rule(overrides: Overrides, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     row = {

@@ -178,6 +178,7 @@ def report(folder: Path) -> Page:
     return page
 
 
+@pytest.mark.alone
 def test_a_finished_run_has_every_chart_its_headline_its_samples_and_its_configuration(tmp_path: Path) -> None:
     write_run(
         tmp_path / "quickstart",

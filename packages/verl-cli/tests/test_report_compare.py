@@ -240,6 +240,7 @@ def test_a_page_is_replaced_and_anybody_else_s_file_is_not(tmp_path: Path) -> No
     assert write_comparison(runs, tmp_path / "page.html") == tmp_path / "page.html"
 
 
+@pytest.mark.alone
 def test_the_command_writes_one_page_or_compares_and_prints_where(tmp_path: Path) -> None:
     first, second = (write_run(tmp_path / name, {1: STEP}, summary={"seed": 1}) for name in ("x", "y"))
     run = CliRunner().invoke

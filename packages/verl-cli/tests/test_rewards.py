@@ -1,6 +1,7 @@
 """Rewards in real runs: functions that hang, raise or end their worker, models, a judge and the overlong penalty."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -17,12 +18,15 @@ import pytest
 import torch
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForSequenceClassification
 from verl_algos import rewards
+from verl_cli import reward_workers
 from verl_cli.build import build
 from verl_cli.config import ConfigError, CustomRewardConfig, RewardConfig, RewardModelConfig, resolve
+from verl_cli.failures import explain
 from verl_cli.phases import Step
 from verl_cli.ppo import PPO
 from verl_cli.run.same_run import content
 from verl_cli.scoring import Scorer, load_scorer, tell_failures
+from verl_cli.system.resources import CpuShare
 from verl_cli.trainer import fit
 from verl_data import DataError, Prompt
 
@@ -88,7 +92,9 @@ def test_what_fails_is_counted_and_told_and_the_others_are_scored(
     assert scored.counts["reward/workers_replaced"] == 3
     tell_failures(scored, "Step 7")
     first, second, _, last = capsys.readouterr().err.strip().splitlines()
-    assert first.startswith("Step 7: the response to the prompt in row 11 of the data files could not be scored (exc")
+    assert first.startswith("Step 7: a response could not be scored (exception): The reward function compute_score (")
+    assert "failed on the response to row 11 of the data files (data_source 'openai/gsm8k')" in first
+    assert first.count("row ") == 1, "one number names the response"
     assert f"no reward for 'a', at {tmp_path}/own.py:7" in first
     assert "row 12" in second and "exited with code 3" in second
     assert last == "Step 7: 1 more responses could not be scored."
@@ -105,6 +111,32 @@ def test_any_number_of_workers_gives_the_same(tmp_path: Path) -> None:
             found.append(scorer.score(prompts(200), texts, response_tokens=[1] * 200))
     assert found[0].scores == found[1].scores == found[2].scores
     assert found[0].metrics == found[1].metrics == found[2].metrics
+
+
+def test_a_failure_names_the_response_once(tmp_path: Path) -> None:
+    """The number of the row in the files, and of the response among those to it: not its place in the batch."""
+    of_rows = [prompt for prompt in prompts(2) for _ in range(3)]
+    text = "def compute_score(solution_str, **row):\n    return {'score': 1 / int(solution_str)}"
+    with own(tmp_path, text) as scorer:
+        failures = scorer.score(of_rows, ["1", "1", "1", "1", "0", "x"], response_tokens=[1] * 6).failures
+        with pytest.raises(rewards.RewardError) as caught:
+            scorer.score(of_rows, ["x"] * 6, response_tokens=[1] * 6)
+    assert {index: re.findall(r"response \d of \d to row \d+", one.message) for index, one in failures.items()} == {
+        4: ["response 2 of 3 to row 11"],
+        5: ["response 3 of 3 to row 11"],
+    }
+    assert not any("on row" in failure.message for failure in failures.values())
+    assert "failed on response 1 of 3 to row 10 of the data files" in str(caught.value)
+    assert "on row" not in str(caught.value)
+
+
+def test_a_reward_that_always_hangs_ends_the_step_early(tmp_path: Path) -> None:
+    text = "import asyncio\n\nasync def compute_score(**row):\n    await asyncio.sleep(1000)"
+    with own(tmp_path, text, wall_seconds=0.2) as scorer, pytest.raises(rewards.RewardError) as caught:
+        scorer.score([prompts(1)[0]] * 500, ["1"] * 500, response_tokens=[1] * 500)
+    told = explain(caught.value)
+    assert told is not None and "all reached a limit of time" in told and "wall_seconds" in told
+    assert re.search(r"\(response \d+ of 500 to row 10 of the data files\)\.$", told)
 
 
 def test_responses_that_could_all_not_be_scored_are_an_error(tmp_path: Path) -> None:
@@ -133,7 +165,7 @@ def test_training_goes_on_without_what_could_not_be_scored(
     (tmp_path / "bad.py").write_text(BAD)
     keys: dict[str, Any] = {"reward__custom_reward_function__path": tmp_path / "bad.py", **WITHOUT_HANGING}
     keys |= {"algorithm__adv_estimator": estimator, "actor_rollout_ref__rollout__val_kwargs__temperature": 1}
-    given = overrides(**keys, data__train_batch_size=4, actor_rollout_ref__rollout__n=4)
+    given = overrides(**keys, actor_rollout_ref__rollout__n=4)
     metrics, samples = run([key for key in given if estimator == "gae" or not key.startswith("critic.")])
     for step in (step for step in metrics if "critic/score/mean" in step):
         assert step["reward/exception"] >= step["reward/workers_replaced"] > 0
@@ -241,6 +273,34 @@ def penalised(overrides: Overrides, **changes: Any) -> RewardConfig:
     return resolve(overrides(**keys)).config.reward
 
 
+@pytest.mark.parametrize(
+    ("workers", "prompts_per_step", "said"),
+    [
+        (1025, 1024, "must be from 0 to 1024 processes"),
+        (65, 8, "65 processes would score the 16 responses of a step (data.train_batch_size x"),
+        (64, 8, None),
+        (1000, 128, None),
+        (0, 8, None),
+    ],
+)
+def test_more_workers_than_responses_are_refused(
+    overrides: Overrides, workers: int, prompts_per_step: int, said: str | None
+) -> None:
+    keys = overrides(reward__num_workers=workers, data__train_batch_size=prompts_per_step)
+    if said is None:
+        resolve(keys)
+        return
+    with pytest.raises(ConfigError) as caught:
+        resolve(keys)
+    assert said in str(caught.value)
+
+
+def test_a_run_says_that_it_has_more_workers_than_cores(overrides: Overrides, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reward_workers, "cpu_share", lambda: CpuShare(host=64, affinity=4, quota=1.5))
+    notices = build(resolve(overrides(reward__num_workers=9)).config).notices
+    assert [notice for notice in notices if "reward.num_workers=9 processes share 1 core " in notice]
+
+
 def test_overlong_responses_lose(overrides: Overrides) -> None:
     """DAPO, equation 13: nothing up to max - len tokens, then linear to -factor at max; acc stays."""
     factor = {"reward__reward_kwargs__overlong_buffer_cfg__penalty_factor": 0.5}
@@ -322,6 +382,7 @@ def test_a_class_of_ones_own(tmp_path: Path) -> None:
         by_model(path=f"{tmp_path / 'mine.py'}:Yours")
 
 
+@pytest.mark.alone
 def test_a_run_with_a_class_of_ones_own(overrides: Overrides, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MODEL)
     keys = [key for key in overrides() if not key.startswith("reward.")]

@@ -254,5 +254,6 @@ def test_a_reward_that_always_fails_names_the_row_of_the_file(sampled: Setting) 
         raise TimeoutError("the judge did not answer")
 
     sampled.scorer = scorer_of(fails)
-    with pytest.raises(rewards.RewardError, match=r"TimeoutError.*The prompt is row 4 of the data files"):
+    said = r"failed on response 1 of \d+ to row 4 of the data files.*TimeoutError"
+    with pytest.raises(rewards.RewardError, match=said):
         sampled.validate(sampled.prompts[4:])

@@ -5,12 +5,16 @@ import os
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import json
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+# In importlib mode pytest puts no folder on the path: conversations is for tests here only.
+sys.path.insert(0, str(Path(__file__).parent))
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"

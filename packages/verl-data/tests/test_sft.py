@@ -1,11 +1,11 @@
 """Which tokens of a conversation are trained."""
 
 from collections.abc import Callable
-from itertools import groupby
 from typing import Any
 
 import numpy as np
 import pytest
+from conversations import assistant, tool, trained, user
 from verl_data.errors import DataError
 from verl_data.sft import (
     NothingToTrainError,
@@ -17,26 +17,6 @@ from verl_data.sft import (
 )
 
 MakeTokenizer = Callable[..., Any]
-Message = dict[str, Any]
-
-
-def user(content: str) -> Message:
-    return {"role": "user", "content": content}
-
-
-def assistant(content: str, **fields: Any) -> Message:
-    return {"role": "assistant", "content": content, **fields}
-
-
-def tool(content: str) -> Message:
-    return {"role": "tool", "content": content}
-
-
-def trained(tokenizer: Any, sequence: SftSequence) -> list[str]:
-    """The texts of the stretches of tokens that are trained."""
-    pairs = zip(sequence.input_ids, sequence.loss_mask, strict=True)
-    groups = groupby(pairs, key=lambda pair: pair[1])
-    return [tokenizer.decode([token for token, _ in group]) for wanted, group in groups if wanted]
 
 
 def test_grouped_tool_results_and_thinking_of_the_last_turn(make_tokenizer: MakeTokenizer) -> None:

@@ -1,38 +1,18 @@
 """What a template leaves out is not trained around, and what is not to be trained is told by message."""
 
 from collections.abc import Callable
-from itertools import groupby
 from typing import Any
 
 import pytest
+from conversations import Message, assistant, tool, trained, user
 from verl_data.errors import DataError
 from verl_data.prompts import render_prompt
 from verl_data.sft import NothingToTrainError, SftSequence, render_sft, tokenize_sft, truncate_sft
 
 MakeTokenizer = Callable[..., Any]
-Message = dict[str, Any]
 CALL = {"type": "function", "function": {"name": "weather", "arguments": {"city": "Paris"}}}
 TOOL = {"type": "function", "function": {"name": "weather", "description": "Weather.", "parameters": {}}}
 BEGIN, END = "{% generation %}", "{% endgeneration %}"
-
-
-def user(content: str) -> Message:
-    return {"role": "user", "content": content}
-
-
-def assistant(content: str, **fields: Any) -> Message:
-    return {"role": "assistant", "content": content, **fields}
-
-
-def tool(content: str) -> Message:
-    return {"role": "tool", "content": content}
-
-
-def trained(tokenizer: Any, sequence: SftSequence) -> list[str]:
-    """The texts of the stretches of tokens that are trained."""
-    pairs = zip(sequence.input_ids, sequence.loss_mask, strict=True)
-    groups = groupby(pairs, key=lambda pair: pair[1])
-    return [tokenizer.decode([token for token, _ in group]) for wanted, group in groups if wanted]
 
 
 @pytest.mark.parametrize("template", ["llama3", "chatml", "phi3", "deepseek_r1", "tags"])

@@ -12,6 +12,15 @@ _FLOAT64_LIMIT = 1e300
 """Below the largest float64 (1.8e308) by so much that sums over any batch stay finite, too."""
 
 
+DIFFERENCE_LIMIT = 1e6
+"""Differences of two log-probs of a token count within +-1e6 before they are added up over a sequence.
+
+No model has such a difference: exp(-1e6) is no probability that anything can be sampled with. Sums over sequences of a
+million tokens are then right to 1e-4, and their means to 1e-10, in whatever order they are added; between numbers of
+1e38, which cancel, nothing of the others would be left.
+"""
+
+
 def limit(dtype: torch.dtype) -> float:
     """The largest number that columns of a floating type are brought to."""
     return min(torch.finfo(dtype).max, _FLOAT64_LIMIT)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from verl_algos._finite import summable
+from verl_algos._finite import narrowed, summable
 
 
 @dataclass(frozen=True)
@@ -30,18 +30,24 @@ class Layout:
         """
         name, first = next(iter(columns.items()))
         for other, column in columns.items():
+            check_column(other, column)
             if column.shape != first.shape:
                 raise ValueError(
                     f"{other} has shape {tuple(column.shape)} but {name} has {tuple(first.shape)}: "
                     "all token columns of one call must have the same shape."
                 )
+            check_device(other, column, name, first)
         if mask is None:
             mask = torch.ones_like(first, dtype=torch.bool)
-        elif mask.shape != first.shape:
-            raise ValueError(
-                f"mask has shape {tuple(mask.shape)} but {name} has {tuple(first.shape)}: "
-                "a mask says for every token whether it is valid, nothing is broadcast."
-            )
+        else:
+            check_column("mask", mask)
+            if mask.shape != first.shape:
+                raise ValueError(
+                    f"mask has shape {tuple(mask.shape)} but {name} has {tuple(first.shape)}: "
+                    "a mask says for every token whether it is valid, nothing is broadcast."
+                )
+            check_device("mask", mask, name, first)
+            mask = as_mask("mask", mask)
         if first.dim() == 1:
             if cu_seqlens is None:
                 raise ValueError(
@@ -56,7 +62,7 @@ class Layout:
                 f"cu_seqlens was given but {name} is padded, shape {tuple(first.shape)}: "
                 "cu_seqlens belongs to packed (T,) columns."
             )
-        return cls(mask.bool(), cu_seqlens)
+        return cls(mask, cu_seqlens)
 
     @property
     def num_sequences(self) -> int:
@@ -79,11 +85,22 @@ class Layout:
         return before[self.cu_seqlens].diff().long()
 
     def sums(self, column: Tensor) -> Tensor:
-        """Sum over the valid tokens of each sequence, float64 (N,), so that it is the same in both layouts."""
+        """Sum over the valid tokens of each sequence, float64 (N,).
+
+        Token after token in both layouts, as zeros change no sum: the same to the last bit, also where large numbers
+        cancel.
+        """
         selected = summable(self.select(column))
-        if self.cu_seqlens is None:
-            return selected.sum(dim=1)
-        return torch.segment_reduce(selected, "sum", offsets=self.cu_seqlens, axis=0)
+        offsets = self.cu_seqlens
+        if offsets is None:
+            offsets = torch.arange(selected.shape[0] + 1, device=selected.device) * selected.shape[1]
+        return torch.segment_reduce(selected.reshape(-1), "sum", offsets=offsets, axis=0)
+
+    def total(self, column: Tensor) -> Tensor:
+        """Sum over all valid tokens, 0-d, in the type of `column` (of flags and whole numbers int64)."""
+        if not column.is_floating_point():
+            return self.select(column).sum()
+        return narrowed(self.sums(column).sum(), column.dtype)
 
     def spread(self, per_sequence: Tensor) -> Tensor:
         """Write each sequence's number (N,) to its valid tokens, 0 elsewhere."""
@@ -110,15 +127,55 @@ class Layout:
 
 def check_sequence_column(name: str, column: Tensor, layout: Layout) -> None:
     """Raise ValueError unless `column` holds one number per sequence, shape (N,)."""
+    check_column(name, column)
     if column.shape != (layout.num_sequences,):
         raise ValueError(
             f"{name} has shape {tuple(column.shape)} but there are {layout.num_sequences} sequences: "
             f"it needs one number per sequence, shape ({layout.num_sequences},)."
         )
+    check_device(name, column, "the token columns", layout.mask)
+
+
+def as_mask(name: str, mask: Tensor) -> Tensor:
+    """`mask` as bool, after a check that it holds nothing but 0 and 1."""
+    check_column(name, mask)
+    if mask.dtype == torch.bool:
+        return mask
+    flags = mask.bool()
+    if bool((mask != flags).any()):
+        odd = mask[mask != flags][0]
+        raise ValueError(
+            f"{name} holds {odd.item()}, dtype {mask.dtype}: a mask is bool, or holds 0 and 1. Weights of tokens are "
+            "no mask: multiply the loss by them."
+        )
+    return flags
+
+
+def check_column(name: str, column: Tensor) -> None:
+    """Raise ValueError unless `column` is a tensor of real numbers or flags."""
+    if not isinstance(column, Tensor):
+        raise ValueError(f"{name} is a {type(column).__name__}, not a torch.Tensor: wrap it in torch.as_tensor.")
+    if column.is_complex():
+        raise ValueError(f"{name} has dtype {column.dtype}: columns hold real numbers.")
+
+
+def check_device(name: str, column: Tensor, other: str, reference: Tensor) -> None:
+    """Raise ValueError unless both are on one device."""
+    if column.device != reference.device:
+        raise ValueError(
+            f"{name} is on {column.device} but {other} on {reference.device}: move all columns of one call to one "
+            "device."
+        )
+
+
+def is_whole(column: Tensor) -> bool:
+    """Whether it holds integers; flags are none."""
+    return not (column.is_floating_point() or column.is_complex() or column.dtype == torch.bool)
 
 
 def _checked_cu_seqlens(cu_seqlens: Tensor, num_tokens: int) -> Tensor:
-    if cu_seqlens.dim() != 1 or len(cu_seqlens) == 0 or cu_seqlens.is_floating_point() or cu_seqlens.is_complex():
+    check_column("cu_seqlens", cu_seqlens)
+    if cu_seqlens.dim() != 1 or len(cu_seqlens) == 0 or not is_whole(cu_seqlens):
         raise ValueError(
             f"cu_seqlens has shape {tuple(cu_seqlens.shape)} and dtype {cu_seqlens.dtype}: "
             "it is an integer vector (N+1,) of sequence offsets that starts with 0."

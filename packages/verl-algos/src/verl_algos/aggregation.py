@@ -10,8 +10,9 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from verl_algos._finite import narrowed, summable, trained
+from verl_algos._finite import narrowed, trained
 from verl_algos._layout import Layout
+from verl_algos._numbers import in_range
 from verl_algos.names import MODES, Mode
 
 __all__ = ["MODES", "Denominators", "Mode", "aggregate", "count"]
@@ -86,14 +87,14 @@ def aggregate(
     if mode not in MODES:
         raise ValueError(f"Unknown loss aggregation mode {mode!r}. Known: {', '.join(MODES)}.")
     if mode == "seq-mean-token-sum-norm":
-        if scale is None or not scale > 0:
+        if not in_range(scale, 0.0, above_minimum=True):
             raise ValueError(
                 f"Mode seq-mean-token-sum-norm needs scale, a constant number of tokens above 0 (got {scale}): "
                 "use the maximal response length. A width taken from the batch would change with its padding."
             )
     elif scale is not None:
         raise ValueError(f"scale={scale} belongs to mode seq-mean-token-sum-norm; {mode} does not use it.")
-    if not (denominators.tokens >= 0 and denominators.sequences >= 0):
+    if not (in_range(denominators.tokens, 0.0) and in_range(denominators.sequences, 0.0)):
         raise ValueError(f"Denominators are counts of the whole mini-batch, got {denominators}.")
     layout = Layout.of(mask, cu_seqlens, loss=loss)
     selected = trained(layout.select(loss))
@@ -103,4 +104,4 @@ def aggregate(
         means = layout.sums(selected) / layout.counts().clamp(min=1)
         return narrowed(means.sum() / sequences, selected.dtype)
     divisor = {"token-mean": tokens, "token-sum": 1.0}.get(mode, sequences if scale is None else scale * sequences)
-    return narrowed(summable(selected).sum() / divisor, selected.dtype)
+    return narrowed(layout.sums(selected).sum() / divisor, selected.dtype)

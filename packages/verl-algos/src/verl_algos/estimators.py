@@ -29,7 +29,7 @@ class EstimatorSpec:
 INPUTS: Mapping[str, str] = MappingProxyType(
     {
         "token_rewards": "per token, the reward (less the KL penalty, if that is in the reward)",
-        "group": "integer (N,), the prompt that each sequence belongs to",
+        "group": "integer (N,), or N whole numbers or strings: the prompt that each sequence belongs to",
         "values": "per token, the critic's value of the state in which the token was chosen",
         "baseline": "(N,), the reward of the greedy response to each sequence's prompt",
         "reward_components": "a mapping of names to rewards (N,)",
@@ -97,7 +97,10 @@ ALIASES: Mapping[str, str] = MappingProxyType(
         "reinforce++-baseline": "reinforce_plus_plus_baseline",
         "reinforce++_baseline": "reinforce_plus_plus_baseline",
         "pass@k": "grpo_passk",
+        "grpo_pass@k": "grpo_passk",
+        "pass_at_k": "grpo_passk",
         "otb": "optimal_token_baseline",
+        "tir_otb": "tir_optimal_token_baseline",
         "tir-otb": "tir_optimal_token_baseline",
     }
 )
@@ -112,9 +115,10 @@ def canonical(name: str) -> str:
         ValueError: there is none; the nearest is named.
     """
     lower = name.lower()
-    lower = ALIASES.get(lower, lower)
-    if lower in ESTIMATORS:
-        return lower
+    spelt = lower.replace("-", "_").replace(" ", "_")
+    found = ALIASES.get(spelt, ALIASES.get(lower, spelt))
+    if found in ESTIMATORS:
+        return found
     if lower in _DR_GRPO:
         hint = " Dr. GRPO is grpo with norm_by_std=False."
     else:

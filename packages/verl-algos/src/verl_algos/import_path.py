@@ -1,17 +1,19 @@
 """A user's function by its import path: ``package.module:function`` or ``file.py:function``. Needs no torch."""
 
+import difflib
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-__all__ = ["is_import_path", "load_function"]
+__all__ = ["hint", "is_import_path", "load_function", "no_function"]
 
 
 def is_import_path(name: str) -> bool:
@@ -28,8 +30,8 @@ def load_function(path: str, what: str) -> Callable[..., Any]:
         what: what the function is for, as errors call it: "advantage estimator".
 
     Raises:
-        ValueError: the path is not of that form, or leads to nothing that can be called. What importing the module
-            raises is chained.
+        ValueError: the path is not of that form, or leads to no function (see `no_function`). What importing the
+            module raises is chained.
     """
     if not is_import_path(path):
         raise ValueError(f"{path!r} is not an import path: write package.module:function or file.py:function.")
@@ -47,14 +49,39 @@ def load_function(path: str, what: str) -> Callable[..., Any]:
             module = importlib.import_module(place)
         except Exception as error:
             raise _broken(place, what, error) from error
-    function = getattr(module, name, None)
-    if not callable(function):
-        public = ", ".join(sorted(n for n, value in vars(module).items() if callable(value) and not n.startswith("_")))
+    function: Any = getattr(module, name, None)
+    if (kind := no_function(function)) is not None:
+        public = [n for n, value in vars(module).items() if no_function(value) is None and not n.startswith("_")]
+        found = f" ({name} there is {kind})" if hasattr(module, name) else ""
         raise ValueError(
-            f"{place} has no function {name!r}, which {path!r} names as the {what}. Callable names there: "
-            f"{public or 'none'}."
+            f"{place} has no function {name!r}, which {path!r} names as the {what}{found}. Callable names there: "
+            f"{', '.join(sorted(public)) or 'none'}.{hint(name, public)}"
         )
-    return function  # type: ignore[no-any-return]  # whatever its signature is
+    return function  # type: ignore[no-any-return]
+
+
+def no_function(value: object, *, may_be_async: bool = False) -> str | None:
+    """What `value` is, where a function is wanted that returns its result when it is called; None if it is such a one.
+
+    A class is none, as a call of it only makes an object; an object with ``__call__`` is one.
+    """
+    if isinstance(value, type):
+        return "a class"
+    if not callable(value):
+        return f"a {type(value).__name__}"
+    plain = inspect.unwrap(getattr(value, "func", value))  # of a functools.partial
+    called = (plain, getattr(plain, "__call__", None))  # noqa: B004 (whose own code is looked at)
+    if any(inspect.isgeneratorfunction(part) or inspect.isasyncgenfunction(part) for part in called):
+        return "a generator function, which yields"
+    if not may_be_async and any(map(inspect.iscoroutinefunction, called)):
+        return "an async function"
+    return None
+
+
+def hint(name: str, names: Iterable[str]) -> str:
+    """`` Did you mean X?`` with the nearest of `names`; nothing where none is near."""
+    near = difflib.get_close_matches(name, list(names), n=1)
+    return f" Did you mean {near[0]}?" if near else ""
 
 
 class _AsItStands(SourceFileLoader):

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from verl_algos._finite import limit, trained
+from verl_algos._layout import check_column, check_device, is_whole
+from verl_algos._numbers import checked
 
 __all__ = ["entropy_from_logits", "logprobs_from_logits"]
 
@@ -21,13 +23,17 @@ def logprobs_from_logits(logits: Tensor, token_ids: Tensor, temperature: float =
         temperature: that of sampling, above 0.
 
     Raises:
-        ValueError: shapes disagree or the temperature is not above 0.
+        ValueError: shapes disagree, token_ids are no integers or the temperature is not above 0.
     """
     if logits.shape[:-1] != token_ids.shape:
         raise ValueError(
             f"logits have shape {tuple(logits.shape)} but token_ids {tuple(token_ids.shape)}: "
             "logits need exactly one more dimension, the vocabulary."
         )
+    check_column("logits", logits)
+    if not is_whole(token_ids):
+        raise ValueError(f"token_ids have dtype {token_ids.dtype}: they are an integer tensor.")
+    check_device("token_ids", token_ids, "logits", logits)
     log_distribution = _log_distribution(logits, temperature)
     index = token_ids.long().unsqueeze(-1)
     chosen, logit = log_distribution.gather(-1, index).squeeze(-1), logits.detach().gather(-1, index).squeeze(-1)
@@ -48,11 +54,13 @@ def entropy_from_logits(logits: Tensor, temperature: float = 1.0) -> Tensor:
 
 
 def _log_distribution(logits: Tensor, temperature: float) -> Tensor:
-    if not temperature > 0.0:
-        raise ValueError(
-            f"temperature={temperature} must be above 0: greedy sampling has no log-probs to train on, "
-            "use the temperature of the training rollout."
-        )
+    checked(
+        "temperature",
+        temperature,
+        "greedy sampling has no log-probs to train on, use the temperature of the training rollout",
+        minimum=0.0,
+        above_minimum=True,
+    )
     scaled = trained(logits)
     if temperature != 1.0 and scaled.shape[-1]:
         # With the largest logit at 0 no temperature, however low, brings one to infinity.

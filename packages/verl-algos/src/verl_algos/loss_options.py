@@ -8,16 +8,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from verl_algos._numbers import checked, in_range, in_words
 from verl_algos.names import MODES, Mode
 
 __all__ = [
     "AGGREGATION_MODES",
+    "LOSS_ALIASES",
     "MINI_BATCH_INPUTS",
     "POLICY_LOSS_OPTIONS",
     "PREFERENCE_LOSS_INPUTS",
     "PREFERENCE_LOSS_OPTIONS",
     "LossOptionError",
     "Option",
+    "canonical_loss",
     "check_aggregation_mode",
     "checked_options",
 ]
@@ -43,18 +46,12 @@ class Option:
     @property
     def range(self) -> str:
         """The range in words: ``within [0, 1]``, ``above 1``, ``at least 0``."""
-        if math.isinf(self.minimum):
-            return "a finite number"
-        if math.isinf(self.maximum):
-            return f"above {self.minimum:g}" if self.above_minimum else f"at least {self.minimum:g}"
-        return f"within {'(' if self.above_minimum else '['}{self.minimum:g}, {self.maximum:g}]"
+        return in_words(self.minimum, self.maximum, self.above_minimum)
 
-    def holds(self, value: float) -> bool:
-        """Whether `value` is in range; NaN and infinity never are."""
-        if not math.isfinite(value):
-            return False
-        above = value > self.minimum if self.above_minimum else value >= self.minimum
-        return above and value <= self.maximum
+    def holds(self, value: object) -> bool:
+        """Whether `value` is a number in range. Flags, text, NaN, infinity and numbers that float32 cannot compute with
+        (other than 0, of a size below 1e-30 or above 1e30) never are."""
+        return in_range(value, self.minimum, self.maximum, self.above_minimum)
 
 
 _CLIP = {
@@ -79,7 +76,12 @@ POLICY_LOSS_OPTIONS: Mapping[str, Mapping[str, Option]] = MappingProxyType(
             "tau_pos": Option(1.0, 0.0, "steepness of the gate where the advantage is positive", above_minimum=True),
             "tau_neg": Option(1.05, 0.0, "steepness of the gate elsewhere", above_minimum=True),
         },
-        "cispo": dict(_CLIP),
+        "cispo": {
+            "clip_ratio_low": Option(
+                0.2, 0.0, "weights are clipped below at 1 minus it; from 1 on, the published 10, not"
+            ),
+            "clip_ratio_high": Option(0.2, 0.0, "weights are clipped above at 1 plus it"),
+        },
         "gpg": {},
         "clip_cov": {
             **_CLIP,
@@ -160,6 +162,27 @@ PREFERENCE_LOSS_INPUTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 
 
+#: Other spellings of losses, in lower case with underscores: those of the papers and of TRL.
+LOSS_ALIASES: Mapping[str, str] = MappingProxyType(
+    {
+        "gmpo": "geo_mean",
+        "dppo_binary_tv": "dppo_tv",
+        "dppo_binary_kl": "dppo_kl",
+        "kto_pair": "kto",
+    }
+)
+
+
+def canonical_loss(name: str) -> str:
+    """The published name of the loss called `name`, which may be an alias, in any case ("GSPO", "Clip-Cov", "GMPO").
+
+    A name that is none comes back as it is.
+    """
+    spelt = name.lower().replace("-", "_").replace(" ", "_")
+    spelt = LOSS_ALIASES.get(spelt, spelt)
+    return spelt if spelt in POLICY_LOSS_OPTIONS or spelt in PREFERENCE_LOSS_OPTIONS else name
+
+
 def checked_options(
     kind: str, name: str, table: Mapping[str, Mapping[str, Option]], given: Mapping[str, object]
 ) -> dict[str, float]:
@@ -167,7 +190,7 @@ def checked_options(
 
     Args:
         kind: "policy loss" or "preference loss", for messages.
-        name: a key of `table`.
+        name: a key of `table`, or another spelling of one.
         table: `POLICY_LOSS_OPTIONS` or `PREFERENCE_LOSS_OPTIONS`.
         given: what the caller set.
 
@@ -175,6 +198,7 @@ def checked_options(
         ValueError: the name is not in the table, a number is out of range, or one without default is missing.
         LossOptionError: the loss does not take one of the options.
     """
+    name = canonical_loss(name)
     if name not in table:
         raise ValueError(f"Unknown {kind} {name!r}. Known: {', '.join(sorted(table))}.")
     options = table[name]
@@ -186,7 +210,7 @@ def checked_options(
                 + (f" {option} belongs to: {', '.join(others)}." if others else "")
             )
     values = {option: given.get(option, declared.default) for option, declared in options.items()}
-    checked: dict[str, float] = {}
+    settings: dict[str, float] = {}
     for option, value in values.items():
         declared = options[option]
         if value is None:
@@ -194,15 +218,15 @@ def checked_options(
                 f"The {kind} {name!r} needs {option}, a number {declared.range}: {declared.meaning}. "
                 "No value suits every run, so it has no default."
             )
-        if not isinstance(value, (int, float)) or not declared.holds(value):
-            raise ValueError(f"{option}={value} must be {declared.range}: {declared.meaning}.")
-        checked[option] = value
-    return checked
+        settings[option] = checked(
+            option, value, declared.meaning, declared.minimum, declared.maximum, declared.above_minimum
+        )
+    return settings
 
 
 def check_aggregation_mode(name: str, mode: Mode) -> None:
     """Raise ValueError if policy loss `name` has no meaning under aggregation `mode`; custom losses have any."""
-    allowed = AGGREGATION_MODES.get(name, MODES)
+    allowed = AGGREGATION_MODES.get(canonical_loss(name), MODES)
     if mode not in allowed:
         raise ValueError(
             f"The policy loss {name!r} is a loss of whole sequences: with aggregation {mode} a sequence would count "

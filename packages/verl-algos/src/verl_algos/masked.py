@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from verl_algos._finite import narrowed, saturated, summable, total, trained
+from verl_algos._layout import as_mask
 
 __all__ = ["masked_mean", "masked_sum", "masked_var", "masked_whiten"]
 
@@ -43,9 +44,10 @@ def _dtype(x: Tensor) -> torch.dtype:
 
 
 def _select(x: Tensor, mask: Tensor) -> Tensor:
+    mask = as_mask("mask", mask)
     if x.shape != mask.shape:
         raise ValueError(f"mask has shape {tuple(mask.shape)} but x has {tuple(x.shape)}: they must be equal.")
-    selected = torch.where(mask.bool(), x, 0)
+    selected = torch.where(mask, x, 0)
     return trained(selected) if x.is_floating_point() else selected
 
 

@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from verl_algos._finite import at_least_float32, limit, narrowed, saturated, summable, total, trained
-from verl_algos._layout import Layout
-from verl_algos.loss_options import PREFERENCE_LOSS_INPUTS, PREFERENCE_LOSS_OPTIONS, checked_options
+from verl_algos._layout import Layout, as_mask, check_column, check_device
+from verl_algos._numbers import checked, is_real
+from verl_algos.loss_options import PREFERENCE_LOSS_INPUTS, PREFERENCE_LOSS_OPTIONS, canonical_loss, checked_options
 
 __all__ = ["PreferenceMetrics", "bradley_terry", "compute", "kl_total", "sequence_logprobs"]
 
@@ -114,7 +115,7 @@ def compute(
       ``logodds(x) = x - log(1 - exp(x))``; no reference. C is at most -1e-6 in it.
 
     Args:
-        name: a key of `verl_algos.loss_options.PREFERENCE_LOSS_OPTIONS`.
+        name: a key of `verl_algos.loss_options.PREFERENCE_LOSS_OPTIONS`, in whatever spelling.
         chosen_logprobs: (P,), sums over the chosen responses' tokens, of the policy that is trained.
         rejected_logprobs: (P,), of the rejected responses.
         ref_chosen_logprobs: (P,), of the reference; for dpo, ipo and kto.
@@ -138,6 +139,7 @@ def compute(
         ValueError: the name is not known, an input that the loss needs is missing, one that it does not use is given,
             shapes disagree, or an option is not one of the loss or out of range.
     """
+    name = canonical_loss(name)
     settings = checked_options("preference loss", name, PREFERENCE_LOSS_OPTIONS, options)
     columns = {
         "ref_chosen_logprobs": ref_chosen_logprobs,
@@ -167,12 +169,17 @@ def compute(
     chosen, rejected = selected(chosen_logprobs), selected(rejected_logprobs)
     ref_chosen, ref_rejected = selected(ref_chosen_logprobs).detach(), selected(ref_rejected_logprobs).detach()
 
-    def kl_point(given: Tensor | float | None, log_ratio: Tensor) -> Tensor:
+    def kl_point(name: str, given: Tensor | float | None, log_ratio: Tensor) -> Tensor:
         if given is None:
             mean = summable(log_ratio.detach()).sum() / counted.sum().clamp(min=1)
-            given = narrowed(mean, log_ratio.dtype)
-        point = given.detach().to(chosen) if isinstance(given, Tensor) else chosen.new_tensor(given)
-        return point.clamp(min=0)
+            return narrowed(mean, log_ratio.dtype).clamp(min=0)
+        if isinstance(given, Tensor) and given.numel() == 1:
+            given = float(given)
+        if not is_real(given) or not math.isfinite(given):
+            raise ValueError(
+                f"{name}={given} is not one finite number: it is the mean log-ratio of the whole batch, see kl_total."
+            )
+        return chosen.new_tensor(max(min(float(given), limit(chosen.dtype)), 0.0))
 
     pairs = _Pairs(
         counted,
@@ -182,8 +189,8 @@ def compute(
         ref_rejected,
         selected(chosen_lengths),
         selected(rejected_lengths),
-        kl_point(chosen_kl, saturated(chosen - ref_chosen)),
-        kl_point(rejected_kl, saturated(rejected - ref_rejected)),
+        kl_point("chosen_kl", chosen_kl, saturated(chosen - ref_chosen)),
+        kl_point("rejected_kl", rejected_kl, saturated(rejected - ref_rejected)),
         chosen_lengths is not None,
     )
     loss, chosen_reward, rejected_reward = _LOSSES[name](pairs, **settings)
@@ -206,8 +213,7 @@ def kl_total(logprobs: Tensor, ref_logprobs: Tensor, valid: Tensor | None = None
         ref_logprobs: (P,), of the reference.
         valid: bool (P,); all of them if None.
     """
-    if valid is None:
-        valid = torch.ones_like(logprobs, dtype=torch.bool)
+    valid = _counted(logprobs, ref_logprobs, valid, {})
     difference = torch.where(valid, saturated(logprobs.detach().double() - ref_logprobs.double()), 0)
     return float(difference.sum()), float(valid.sum())
 
@@ -235,13 +241,12 @@ def bradley_terry(
     Raises:
         ValueError: shapes disagree or center_coef is negative.
     """
-    if not (center_coef >= 0.0 and math.isfinite(center_coef)):
-        raise ValueError(f"center_coef={center_coef} must be at least 0: it draws the rewards of a pair towards 0.")
+    checked("center_coef", center_coef, "it draws the rewards of a pair towards 0", minimum=0.0)
     counted = _counted(chosen_rewards, rejected_rewards, valid, {"margin": margin})
     chosen, rejected = (trained(torch.where(counted, rewards, 0)) for rewards in (chosen_rewards, rejected_rewards))
     difference = saturated(chosen - rejected)
     if margin is not None:
-        difference = saturated(difference - at_least_float32(torch.where(counted, margin, 0)))
+        difference = saturated(difference - at_least_float32(torch.where(counted, margin.detach(), 0)))
     centre = saturated(center_coef * _square(chosen + rejected))
     return torch.where(counted, saturated(centre - logsigmoid(difference)), 0), _reward_metrics(
         counted, chosen, rejected
@@ -306,14 +311,18 @@ def _log_odds(mean_logprob: Tensor) -> Tensor:
 def _counted(first: Tensor, second: Tensor, valid: Tensor | None, columns: Mapping[str, Tensor | None]) -> Tensor:
     """The pairs that count, after a check that every column is (P,)."""
     given = {"rejected": second, "valid": valid, **columns}
+    check_column("chosen", first)
     for name, column in given.items():
+        if column is not None:
+            check_column(name, column)
+            check_device(name, column, "chosen", first)
         if first.dim() != 1 or (column is not None and column.shape != first.shape):
             shape = tuple(first.shape if column is None else column.shape)
             raise ValueError(
                 f"{name} has shape {shape} but the chosen responses have {tuple(first.shape)}: every column of a "
                 "preference loss has one number per pair, (P,)."
             )
-    counted = torch.ones_like(first, dtype=torch.bool) if valid is None else valid.bool()
+    counted = torch.ones_like(first, dtype=torch.bool) if valid is None else as_mask("valid", valid)
     for name in ("chosen_lengths", "rejected_lengths"):
         lengths = columns.get(name)
         if lengths is not None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, get_args
 
+from verl_algos._numbers import in_range
+
 __all__ = [
     "LEVELS",
     "PRESETS",
@@ -78,7 +80,7 @@ def parse_weight_bounds(threshold: str | float) -> WeightBounds:
     Raises:
         ValueError: not a number above 0, or lo above hi.
     """
-    numbers = _numbers("rollout_is_threshold", str(threshold))
+    numbers = _numbers("rollout_is_threshold", threshold)
     if len(numbers) == 1:
         return WeightBounds(1.0 / numbers[0], numbers[0], zero_outside=False)
     lower, upper = numbers
@@ -138,15 +140,18 @@ def _rejection(name: str, bound: str) -> Rejection:
     return Rejection(name, math.log(lower), math.log(upper))
 
 
-def _numbers(key: str, text: str) -> list[float]:
+def _numbers(key: str, threshold: object) -> list[float]:
     try:
-        numbers = [float(part) for part in text.split("_")]
+        numbers = [float(part) for part in str(threshold).split("_")]
     except ValueError:
         numbers = []
-    if not 1 <= len(numbers) <= 2 or not all(number > 0 and math.isfinite(number) for number in numbers):
-        raise ValueError(f"{key}={text!r} is neither a number above 0 nor a pair of such numbers, lo_hi.")
+    usable = not isinstance(threshold, bool) and all(in_range(number, 0.0, above_minimum=True) for number in numbers)
+    if not 1 <= len(numbers) <= 2 or not usable:
+        raise ValueError(
+            f"{key}={str(threshold)!r} is neither a number above 0 (from 1e-30 to 1e30) nor a pair of them, lo_hi."
+        )
     if numbers[0] > numbers[-1]:
-        raise ValueError(f"{key}={text!r} has its lower bound above its upper bound.")
+        raise ValueError(f"{key}={str(threshold)!r} has its lower bound above its upper bound.")
     return numbers
 
 

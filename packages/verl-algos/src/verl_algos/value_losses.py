@@ -5,8 +5,9 @@ import math
 import torch
 from torch import Tensor
 
-from verl_algos._finite import at_least_float32, limit, narrowed, saturated, total, trained
+from verl_algos._finite import at_least_float32, limit, narrowed, saturated, trained
 from verl_algos._layout import Layout
+from verl_algos._numbers import checked
 from verl_algos.masked import masked_var
 
 __all__ = ["compute", "explained_variance"]
@@ -43,10 +44,8 @@ def compute(
     """
     columns = {"values": values, "returns": returns}
     if cliprange_value is not None:
-        if not cliprange_value >= 0.0:
-            raise ValueError(
-                f"cliprange_value={cliprange_value} is below 0: values may move that far from the old ones."
-            )
+        if cliprange_value != math.inf:  # which clips nothing
+            checked("cliprange_value", cliprange_value, "values may move that far from the old ones", minimum=0.0)
         if old_values is None:
             raise ValueError(
                 f"The value loss with cliprange_value={cliprange_value} needs old_values, which was not given: supply "
@@ -61,7 +60,7 @@ def compute(
     value, target = selected["values"], selected["returns"]
     error = _squared_error(value, target)
     tokens = layout.mask.sum()
-    metrics = {"vpred_mean": (total(value.detach()), tokens)}
+    metrics = {"vpred_mean": (layout.total(value.detach()), tokens)}
     if cliprange_value is None:
         return 0.5 * error, metrics
     old = selected["old_values"]

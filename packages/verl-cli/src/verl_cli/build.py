@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,11 +18,16 @@ from verl_cli.controller import Controller, LocalController, RoleSpec, WorkerGro
 from verl_cli.errors import UserError
 from verl_cli.models import check_same_vocabulary, locate_model, locate_models
 from verl_cli.own_functions import check_own_functions
+from verl_cli.reported import unreported, wanted_numbers
+from verl_cli.reward_workers import workers_warning
 from verl_cli.run.resume import Start, find_start
 from verl_cli.run.run_dir import RunDir
 from verl_cli.scoring import Scorer, load_scorer
 from verl_cli.tokenizer import load_tokenizer
 from verl_cli.tracking import check_loggers
+
+#: Training prompts among which one of each data source is looked for, and how many are rendered at a time.
+_LOOKED_AT, _TOGETHER = 1000, 64
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,8 @@ def build(config: RunConfig, controller: Controller | None = None) -> Parts:
     start.check_left(config, run_dir, total_steps)
     if start.state:
         loader.load_state_dict(start.state["loader"])
+    if scorer is not None and not config.trainer.val_only:
+        check_reported(config, scorer, loader)
     scorer = scorer or load_scorer(config.reward, device=device_of(config))
     controller = controller or LocalController()
     workers = controller.start(roles(located, total_steps))
@@ -87,8 +95,30 @@ def build(config: RunConfig, controller: Controller | None = None) -> Parts:
         workers=workers,
         total_steps=total_steps,
         start=start,
-        notices=[*start.notices, *length_notices(located, {"training": loader, "validation": validation})],
+        notices=[
+            *start.notices,
+            *([warning] if (warning := workers_warning(config.reward)) else []),
+            *length_notices(located, {"training": loader, "validation": validation}),
+        ],
     )
+
+
+def check_reported(config: RunConfig, scorer: Scorer, loader: PromptLoader) -> None:
+    """Try the reward function on a prompt of each data source, if the algorithm needs more of it than the score.
+
+    Raises:
+        UserError: it does not report what the configuration asks for.
+    """
+    if not (wanted := wanted_numbers(config.algorithm)):
+        return
+    found: dict[str, Prompt] = {}
+    prompts = chain.from_iterable(loader.in_order(_TOGETHER))
+    for prompt in islice(prompts, _LOOKED_AT):
+        found.setdefault(prompt.data_source, prompt)
+        if found.keys() >= loader.data_sources.keys():
+            break
+    if problems := list(unreported(scorer, list(found.values()), wanted)):
+        raise UserError("\n\n".join(problems))
 
 
 def length_notices(config: RunConfig, loaders: Mapping[str, PromptLoader]) -> Iterator[str]:

@@ -28,7 +28,7 @@ from verl_cli.kl_in_reward import kl_controller, penalise_kl
 from verl_cli.losses import ActorLoss, CriticLoss, chosen_tokens
 from verl_cli.mini_batches import MiniBatch, forward, mini_batches, train
 from verl_cli.phases import Phase, Step, check_chain, run_phases
-from verl_cli.reported import column_name, reported_columns
+from verl_cli.reported import column_name, reported_columns, wanted_numbers
 from verl_cli.sampling import response_texts, response_tokens, rollout_batch, training_requests
 from verl_cli.scoring import Scorer, tell_failures
 
@@ -50,10 +50,7 @@ class PPO:
         self.scorer = scorer
         self.tokenizer = tokenizer
         self.kl_controller = kl_controller(config.algorithm.kl_ctrl)
-        filtering = config.algorithm.filter_groups
-        #: Numbers that the reward must report beside the score, and the key that asks for each.
-        self.reported = {filtering.metric: "algorithm.filter_groups.metric"} if filtering.enable else {}
-        self.reported |= dict.fromkeys(config.algorithm.gdpo_reward_keys, "algorithm.gdpo_reward_keys")
+        self.reported = wanted_numbers(config.algorithm)
         self.estimation = Estimation.of(config)
         check_chain(self.phases())
 

@@ -1,6 +1,7 @@
 """Scoring responses with the configured reward: a function in worker processes, or a model."""
 
 import math
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,12 +14,12 @@ from verl_algos.rewards import Failure, RewardFunction, RewardModel, RewardRow, 
 from verl_data import Prompt, require_known_data_sources
 
 from verl_cli.config import RewardConfig, RewardModelConfig
-from verl_cli.system.resources import cpu_share
+from verl_cli.reward_workers import reward_workers
 
-#: Reward workers where nobody says how many: one for each core, and no more than the published default.
-_MOST_WORKERS = 8
 #: Failures that are told one by one; the others are only counted.
 _TOLD = 3
+#: How a runner names the response that failed.
+_PLACE = re.compile(r"failed on row \d+ \(")
 #: A row that failed: it has no reward, which is not the same as a bad one.
 _NOT_SCORED = math.nan
 #: The largest finite float32.
@@ -39,9 +40,7 @@ class Scored:
     """Every number that was reported, by name: (N,) float32, NaN where a response has none. "score" is the function's
     own, before an overlong penalty."""
     failures: Mapping[int, Failure]
-    """Why responses could not be scored, by index."""
-    failed_rows: Mapping[int, int]
-    """The row in the data files of the prompt of each of these responses."""
+    """Why responses could not be scored, by index; each says itself which response to which row it is."""
     means: dict[str, float]
     """reward/<name>: the mean of every number that was reported beside the reward."""
     counts: dict[str, float]
@@ -106,15 +105,18 @@ class Scorer:
         try:
             result = self.runner.score(rows)
         except rewards.RewardError as error:
-            row = prompts[error.row].row
-            message = f"{error} The prompt is row {row} of the data files, counted from 0 through all of them."
+            which = _Names(prompts)[error.row]
+            message = where_failed(str(error), which)
+            if which not in message:
+                message = f"{message.rstrip('.')} ({which})."
             raise rewards.RewardError(message, error.row, error.data_source) from error
-        raw, failures = result.scores, result.failures
+        raw = result.scores
+        failures = _named(result.failures, prompts)
         if len(rows) > 1 and len(failures) == len(rows):
             raise rewards.RewardError(
-                f"None of {len(rows)} responses could be scored; the first, to the prompt in row {prompts[0].row} of "
-                f"the data files: {failures[0].message}. Repair the function (reward.num_workers=0 runs it in this "
-                "process, where a debugger sees it), or raise reward.cpu_seconds or reward.wall_seconds.",
+                f"None of {len(rows)} responses could be scored. The first: {failures[0].message.rstrip('.')}. Repair "
+                "the function (reward.num_workers=0 runs it in this process, where a debugger sees it), or raise "
+                "reward.cpu_seconds or reward.wall_seconds.",
                 0,
                 rows[0].data_source,
             )
@@ -129,7 +131,6 @@ class Scorer:
                 "score": np.array([score.score for score in raw], dtype=np.float32),
             },
             failures=failures,
-            failed_rows={index: prompts[index].row for index in failures},
             means={
                 f"reward/{name}": float(np.nanmean(values))
                 for name, values in numbers.items()
@@ -156,14 +157,44 @@ def _numbers(scores: Sequence[Score]) -> dict[str, np.ndarray]:
     return columns
 
 
+def where_failed(message: str, which: str) -> str:
+    """A runner's message that names a response by its place in the call, naming it as `which` instead."""
+    return _PLACE.sub(lambda _: f"failed on {which} (", message, count=1)
+
+
+class _Names:
+    """How a user finds each response of a call: by its number among those to the same row of the data."""
+
+    def __init__(self, prompts: Sequence[Prompt]) -> None:
+        self._prompts = prompts
+        self._of_prompt: dict[tuple[int, int], list[int]] = {}
+        for index, prompt in enumerate(prompts):
+            self._of_prompt.setdefault((prompt.row, prompt.group), []).append(index)
+
+    def __getitem__(self, index: int) -> str:
+        prompt = self._prompts[index]
+        alike = self._of_prompt[prompt.row, prompt.group]
+        number = f"response {alike.index(index) + 1} of {len(alike)}" if len(alike) > 1 else "the response"
+        return f"{number} to row {prompt.row} of the data files"
+
+    def within(self, message: str, index: int) -> str:
+        """The message about a response with its name in it, once."""
+        told = where_failed(message, self[index])
+        return told if self[index] in told else f"{self[index]}: {message}"
+
+
+def _named(failures: Mapping[int, Failure], prompts: Sequence[Prompt]) -> dict[int, Failure]:
+    """The failures with the name of the response in each message."""
+    if not failures:
+        return {}
+    names = _Names(prompts)
+    return {index: told._replace(message=names.within(told.message, index)) for index, told in failures.items()}
+
+
 def tell_failures(scored: Scored, where: str) -> None:
     """Say on stderr which responses could not be scored and why: the first few, and how many more there are."""
-    for index, failure in list(scored.failures.items())[:_TOLD]:
-        print(
-            f"{where}: the response to the prompt in row {scored.failed_rows[index]} of the data files could not be "
-            f"scored ({failure.kind}): {failure.message}",
-            file=sys.stderr,
-        )
+    for failure in list(scored.failures.values())[:_TOLD]:
+        print(f"{where}: a response could not be scored ({failure.kind}): {failure.message}", file=sys.stderr)
     if (more := len(scored.failures) - _TOLD) > 0:
         print(f"{where}: {more} more responses could not be scored.", file=sys.stderr)
 
@@ -190,7 +221,7 @@ def load_scorer(config: RewardConfig, *, device: str) -> Scorer:
         rewards.RewardRunner(
             function,
             options,
-            num_workers=min(cpu_share().cores, _MOST_WORKERS) if config.num_workers is None else config.num_workers,
+            num_workers=reward_workers(config),
             cpu_seconds=config.cpu_seconds,
             wall_seconds=config.wall_seconds,
             memory_mb=config.memory_mb,

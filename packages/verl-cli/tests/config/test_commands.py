@@ -68,6 +68,7 @@ def test_what_show_prints_resolves_to_the_same_configuration(tmp_path: Path, pre
         assert resolve([], preset=preset, config_file=file).config == resolve(overrides, preset=preset).config
 
 
+@pytest.mark.alone
 def test_show_says_where_each_value_comes_from(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text("trainer: {total_epochs: 3, seed: 5}\n")
@@ -142,6 +143,7 @@ def test_any_text_and_any_mapping_survive_show(
 # keys
 
 
+@pytest.mark.alone
 def test_keys_lists_every_live_key_on_a_line_in_the_order_of_the_tree() -> None:
     rows = [line.split("\t") for line in config("keys").splitlines()]
     assert [row[0] for row in rows] == [key.name for key in flat_keys()]

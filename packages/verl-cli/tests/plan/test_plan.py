@@ -46,6 +46,7 @@ def text_of(plan: Plan, width: int) -> list[str]:
     return out.getvalue().splitlines()
 
 
+@pytest.mark.alone
 def test_a_sound_run(overrides: Overrides, rows: Path, tmp_path: Path, assets: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
     arguments = overrides(data__train_files=rows / "train.parquet", data__train_batch_size=4)

@@ -1,12 +1,16 @@
 """The reward is called on a right and on an empty answer before the run is."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from verl_cli import reward_workers
 from verl_cli.config import CustomRewardConfig, RewardConfig, RewardModelConfig, resolve
+from verl_cli.config.schema import OverlongBufferConfig, RewardKwargsConfig, RewardManagerConfig
 from verl_cli.plan.data import LookedAt
-from verl_cli.plan.sample import RewardLook, look_at_reward
+from verl_cli.plan.sample import RewardLook, Wanted, look_at_reward
+from verl_cli.system.resources import CpuShare
 from verl_data import DataConfig
 
 ROW = LookedAt(
@@ -135,3 +139,76 @@ def test_a_reward_model_is_looked_for_and_not_made(tmp_path: Path) -> None:
     assert (found.problems, found.tried) == ([], []) and f"class {tmp_path / 'm.py'}:Mine" in found.what
     assert "'Other' is not defined" in model(path=f"{tmp_path / 'm.py'}:Other").problems[0]
     assert "it has no config.json" in model(model_path=str(tmp_path)).problems[0]
+
+
+# Numbers beside the score
+
+METRIC, KEYS = "algorithm.filter_groups.metric", "algorithm.gdpo_reward_keys"
+OTHER = LookedAt("rows.jsonl, row 1", {**ROW.row, "data_source": "other", "reward_model": {"ground_truth": "7"}})
+
+
+def wanted(config: RewardConfig, numbers: dict[str, str], *rows: LookedAt) -> list[str]:
+    rows = rows or (ROW,)
+    sources = {row.row["data_source"]: row.location for row in rows}
+    found = look_at_reward(config, DataConfig(), rows[0], sources, Wanted(numbers, rows))
+    return [problem for problem in found.problems if " asks for " in problem]
+
+
+def test_a_number_that_the_reward_does_not_report_is_a_problem(tmp_path: Path) -> None:
+    reward = own(tmp_path, "    return {'score': len(solution_str), 'length': 1, 'pred': 'x'}")
+    assert wanted(reward, {"length": KEYS, "score": METRIC}) == []
+    (metric,) = wanted(reward, {"acc": METRIC})
+    assert metric.startswith(
+        f"{METRIC} asks for 'acc', its default, which the reward does not report; it reports length, score. Set "
+        f"{METRIC} to what it reports, or let your function return it"
+    )
+    (component,) = wanted(reward, {"length": KEYS, "pred": KEYS})  # which is text
+    assert component.startswith(f"{KEYS} asks for 'pred', which the reward does not report; it reports length, score.")
+
+
+def test_a_plain_number_is_reported_as_acc_too(tmp_path: Path) -> None:
+    assert wanted(own(tmp_path, "    return len(solution_str)"), {"acc": METRIC, "score": KEYS}) == []
+
+
+def test_a_number_that_one_kind_of_answer_lacks_is_a_problem(tmp_path: Path) -> None:
+    body = "    return {'score': 1, 'acc': 1} if solution_str else {'score': 0}"
+    (problem,) = wanted(own(tmp_path, body), {"acc": METRIC})
+    assert "does not report for an empty response (data source 'openai/gsm8k')" in problem
+    assert "such as score" in problem
+
+
+def test_every_data_source_is_tried(tmp_path: Path) -> None:
+    body = "    return {'score': len(solution_str)} | ({'acc': 1} if data_source == 'openai/gsm8k' else {'f1': 0})"
+    (problem,) = wanted(own(tmp_path, body), {"acc": METRIC}, ROW, OTHER)
+    assert "does not report for the data source 'other'; it reports f1, score" in problem
+
+
+def test_a_function_that_can_score_neither_answer_says_nothing_of_what_it_reports(tmp_path: Path) -> None:
+    body = "    return {'score': 1} if data_source == 'openai/gsm8k' else 1 / 0"
+    (problem,) = wanted(own(tmp_path, body), {"acc": METRIC}, ROW, OTHER)
+    assert "which the reward does not report; it reports score." in problem
+
+
+def test_the_overlong_penalty_is_reported_where_it_is_logged(tmp_path: Path) -> None:
+    reward = own(tmp_path, "    return 1.0 + len(solution_str)")
+    punished = RewardKwargsConfig(20, OverlongBufferConfig(enable=True, len=5, log=True))
+    with_penalty = replace(reward, reward_manager=RewardManagerConfig("dapo"), reward_kwargs=punished)
+    assert wanted(with_penalty, {"overlong_reward": KEYS}) == []
+    assert wanted(reward, {"overlong_reward": KEYS})
+
+
+def test_more_workers_than_cores_are_worth_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reward_workers, "cpu_share", lambda: CpuShare(host=64, affinity=4, quota=3.5))
+
+    def warnings(**options: Any) -> list[str]:
+        return looked(RewardConfig(**options)).warnings
+
+    assert warnings(num_workers=12) == warnings(num_workers=None) == warnings(num_workers=8) == []
+    (warning,) = warnings(num_workers=13)
+    assert "reward.num_workers=13 processes share 3 cores" in warning and "reward.memory_mb=4096 MiB" in warning
+    assert "without a limit" in warnings(num_workers=13, memory_mb=None)[0]
+
+
+def test_the_row_of_a_failure_is_that_of_the_file(tmp_path: Path) -> None:
+    (problem,) = looked(own(tmp_path, "    return 1 / 0")).problems
+    assert "failed on an empty response to rows.jsonl, row 0 (data_source" in problem

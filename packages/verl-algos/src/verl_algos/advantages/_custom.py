@@ -10,6 +10,7 @@ from torch import Tensor
 
 from verl_algos._layout import Layout
 from verl_algos.advantages._blocks import refuse
+from verl_algos.advantages._groups import group_numbers
 from verl_algos.estimators import INPUTS, SHARED_OPTIONS, EstimatorSpec
 
 #: What functions written for the original call these arguments.
@@ -81,6 +82,8 @@ class CustomEstimator:
 
         given = {name: seen(value) for name, value in {"token_rewards": token_rewards, **inputs}.items()}
         given |= {"mask": layout.mask, "cu_seqlens": layout.cu_seqlens}
+        if "group" in given:
+            given["group"] = group_numbers(given["group"], layout.counts())
         with torch.no_grad():
             result = self.function(**self._chosen(given))
         if not (isinstance(result, tuple) and len(result) == 2 and all(isinstance(part, Tensor) for part in result)):

@@ -15,6 +15,7 @@ from verl_algos.advantages._group_relative import (
     reinforce_plus_plus_baseline,
     rloo,
 )
+from verl_algos.advantages._groups import GroupIds
 from verl_algos.advantages._multi_reward import gdpo
 from verl_algos.advantages._reward_to_go import gae, reinforce_plus_plus, remax
 from verl_algos.advantages._token_baseline import optimal_token_baseline, tir_optimal_token_baseline
@@ -64,7 +65,7 @@ def compute(
     token_rewards: Tensor,
     mask: Tensor | None = None,
     cu_seqlens: Tensor | None = None,
-    group: Tensor | None = None,
+    group: GroupIds | None = None,
     values: Tensor | None = None,
     baseline: Tensor | None = None,
     reward_components: Mapping[str, Tensor] | None = None,
@@ -90,7 +91,7 @@ def compute(
         token_rewards: (B, T) or (T,).
         mask: same shape, the sampled tokens; all of them if None.
         cu_seqlens: (N+1,) offsets of packed sequences.
-        group: integer (N,), the prompt that each sequence belongs to.
+        group: integer (N,), or a list of N whole numbers or strings: the prompt that each sequence belongs to.
         values: shape of token_rewards, the critic's.
         baseline: (N,), the reward of the greedy response to each sequence's prompt.
         reward_components: rewards (N,) by name.

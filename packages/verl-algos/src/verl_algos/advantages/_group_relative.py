@@ -7,14 +7,14 @@ scored sequence of a group, as nothing says whether its reward is good: count th
 import torch
 from torch import Tensor
 
-from verl_algos.advantages._groups import STD_EPSILON, Groups, Outcomes
+from verl_algos.advantages._groups import STD_EPSILON, GroupIds, Groups, Outcomes
 
 
 @torch.no_grad()
 def grpo(
     *,
     token_rewards: Tensor,
-    group: Tensor,
+    group: GroupIds,
     mask: Tensor | None = None,
     cu_seqlens: Tensor | None = None,
     norm_by_std: bool = True,
@@ -28,7 +28,8 @@ def grpo(
 
     Args:
         token_rewards: (B, T) or (T,); NaN at a valid token marks the sequence as not scored.
-        group: integer (N,); sequences with the same number belong to one prompt, in whatever order they stand.
+        group: integer (N,), or a list of N whole numbers or strings; sequences with the same id are of one prompt, in
+            whatever order they stand.
         mask: shape of token_rewards, the sampled tokens; all of them if None.
         cu_seqlens: (N+1,) offsets of packed sequences.
         norm_by_std: divide by the group's std.
@@ -49,7 +50,7 @@ def grpo(
 def grpo_passk(
     *,
     token_rewards: Tensor,
-    group: Tensor,
+    group: GroupIds,
     mask: Tensor | None = None,
     cu_seqlens: Tensor | None = None,
     norm_by_std: bool = True,
@@ -91,7 +92,7 @@ def grpo_passk(
 def rloo(
     *,
     token_rewards: Tensor,
-    group: Tensor,
+    group: GroupIds,
     mask: Tensor | None = None,
     cu_seqlens: Tensor | None = None,
     compat: bool = False,
@@ -122,7 +123,7 @@ def rloo(
 def reinforce_plus_plus_baseline(
     *,
     token_rewards: Tensor,
-    group: Tensor,
+    group: GroupIds,
     mask: Tensor | None = None,
     cu_seqlens: Tensor | None = None,
     whiten: bool = True,
@@ -157,7 +158,7 @@ def reinforce_plus_plus_baseline(
 def opo(
     *,
     token_rewards: Tensor,
-    group: Tensor,
+    group: GroupIds,
     mask: Tensor | None = None,
     cu_seqlens: Tensor | None = None,
     compat: bool = False,
@@ -187,7 +188,7 @@ def opo(
 def gpg(
     *,
     token_rewards: Tensor,
-    group: Tensor,
+    group: GroupIds,
     mask: Tensor | None = None,
     cu_seqlens: Tensor | None = None,
     compat: bool = False,

@@ -1,17 +1,60 @@
 """Sequences of one prompt compared with each other: which of them vote, and statistics over those that do."""
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from verl_algos._finite import narrowed
-from verl_algos._layout import Layout, check_sequence_column
+from verl_algos._ids import numbered
+from verl_algos._layout import Layout, is_whole
 from verl_algos.advantages._blocks import LARGEST, blocks, refuse
 from verl_algos.masked import VARIANCE_EPSILON
 
 STD_EPSILON = 1e-6
 """Added to the standard deviation of a group, as published; never to the variance, which would damp small ones."""
+
+#: Which prompt each of the N sequences belongs to: an integer tensor (N,), or N whole numbers or strings.
+GroupIds = Tensor | Sequence[int | str]
+
+
+def group_numbers(group: GroupIds, like: Tensor) -> Tensor:
+    """The ids of `group` as integers (N,), equal where the ids are equal, beside `like` (N,).
+
+    Raises:
+        ValueError: there are not N ids, or they are no ids: floating-point numbers (equal prompts may differ by
+            rounding, and NaN differs from itself), flags, or None.
+    """
+    if not isinstance(group, Tensor):
+        return _numbered(group, like)
+    if group.shape != like.shape:
+        raise ValueError(
+            f"group has shape {tuple(group.shape)} but there are {len(like)} sequences: it needs one id per sequence, "
+            f"shape ({len(like)},)."
+        )
+    if not is_whole(group):
+        raise ValueError(
+            f"group has dtype {group.dtype}, but its entries are the ids of prompts and are compared for equality: "
+            "pass an integer tensor, or a list of whole numbers or strings."
+        )
+    if group.device != like.device:
+        raise ValueError(
+            f"group is on {group.device} but the token columns on {like.device}: move all columns of one call to one "
+            "device."
+        )
+    return group.long()
+
+
+def _numbered(group: Sequence[int | str], like: Tensor) -> Tensor:
+    ids = list(group) if isinstance(group, Iterable) and not isinstance(group, str | bytes | Mapping) else None
+    if ids is None or len(ids) != len(like):
+        raise ValueError(
+            f"group is a {type(group).__name__}{'' if ids is None else f' of {len(ids)} entries'} but there are "
+            f"{len(like)} sequences: it is an integer tensor ({len(like)},), or a list of as many whole numbers or "
+            "strings."
+        )
+    return torch.tensor(numbered(ids), dtype=torch.int64, device=like.device)
 
 
 @dataclass(frozen=True)
@@ -26,9 +69,13 @@ class Groups:
     """Scored sequences of each group, int64 (G,)."""
 
     @classmethod
-    def of(cls, group: Tensor, scored: Tensor) -> "Groups":
-        """Group sequences by equal numbers in `group`, wherever they stand."""
-        values, members = torch.unique(group, return_inverse=True)
+    def of(cls, group: GroupIds, scored: Tensor) -> "Groups":
+        """Group sequences by equal ids in `group` (see `group_numbers`), wherever they stand.
+
+        Raises:
+            ValueError: it holds something else than ids, or not one for every sequence.
+        """
+        values, members = torch.unique(group_numbers(group, scored), return_inverse=True)
         sizes = torch.zeros_like(values, dtype=torch.int64).index_add(0, members, scored.long())
         return cls(members, scored, sizes)
 
@@ -114,9 +161,8 @@ class Outcomes:
         dtype = torch.promote_types(token_rewards.dtype, torch.float32)
         return cls(layout, torch.where(scored, rewards, 0.0).clamp_(-LARGEST, LARGEST), scored, lengths, dtype)
 
-    def groups(self, group: Tensor) -> Groups:
+    def groups(self, group: GroupIds) -> Groups:
         """The scored sequences by prompt."""
-        check_sequence_column("group", group, self.layout)
         return Groups.of(group, self.scored)
 
     def whitened(self, per_sequence: Tensor, voting: Tensor) -> Tensor:

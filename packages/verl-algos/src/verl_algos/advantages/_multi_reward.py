@@ -6,16 +6,17 @@ import torch
 from torch import Tensor
 
 from verl_algos._layout import check_sequence_column
+from verl_algos._numbers import checked
 from verl_algos.advantages._blocks import LARGEST, refuse
 from verl_algos.advantages._group_relative import normalised
-from verl_algos.advantages._groups import Groups, Outcomes
+from verl_algos.advantages._groups import GroupIds, Groups, Outcomes
 
 
 @torch.no_grad()
 def gdpo(
     *,
     token_rewards: Tensor,
-    group: Tensor,
+    group: GroupIds,
     reward_components: Mapping[str, Tensor],
     reward_weights: Mapping[str, float] | None = None,
     mask: Tensor | None = None,
@@ -52,7 +53,6 @@ def gdpo(
     """
     weights = _weights(reward_components, reward_weights)
     outcomes = Outcomes.of(token_rewards, mask, cu_seqlens)
-    check_sequence_column("group", group, outcomes.layout)
     total = torch.zeros_like(outcomes.rewards)
     voting = torch.zeros_like(outcomes.scored)
     for name, column in reward_components.items():
@@ -75,8 +75,7 @@ def _weights(components: Mapping[str, Tensor], given: Mapping[str, float] | None
             f"reward_weights names {', '.join(map(repr, unknown))}, which reward_components does not have: it has "
             f"{', '.join(map(repr, components))}."
         )
-    weights = {name: float(given.get(name, 1.0)) for name in components}
-    for name, weight in weights.items():
-        if not abs(weight) < float("inf"):
-            raise ValueError(f"reward_weights[{name!r}]={weight} is not a finite number.")
-    return weights
+    return {
+        name: checked(f"reward_weights[{name!r}]", given.get(name, 1.0), "it weighs the component in the sum")
+        for name in components
+    }

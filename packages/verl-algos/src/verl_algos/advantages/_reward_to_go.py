@@ -5,6 +5,7 @@ from torch import Tensor
 
 from verl_algos._finite import at_least_float32, narrowed, saturated
 from verl_algos._layout import Layout, check_sequence_column
+from verl_algos._numbers import checked
 from verl_algos.advantages._blocks import (
     Block,
     all_finite,
@@ -169,5 +170,4 @@ def _discounted_deltas(rewards: Tensor, values: Tensor, gamma: float, lam: float
 
 
 def _check_factor(name: str, factor: float) -> None:
-    if not 0.0 <= factor <= 1.0:
-        raise ValueError(f"{name}={factor} is outside [0, 1].")
+    checked(name, factor, "1 weighs what comes later in full, 0 not at all", minimum=0.0, maximum=1.0)

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from verl_algos._layout import Layout
-from verl_algos.advantages._groups import Groups
+from verl_algos._layout import Layout, as_mask
+from verl_algos.advantages._groups import GroupIds, Groups
 
 
 def scored_sequences(token_rewards: Tensor, mask: Tensor | None = None, cu_seqlens: Tensor | None = None) -> Tensor:
@@ -16,15 +16,14 @@ def scored_sequences(token_rewards: Tensor, mask: Tensor | None = None, cu_seqle
     return (layout.counts() > 0) & ~layout.sums(token_rewards).isnan()
 
 
-def singleton_groups(group: Tensor, scored: Tensor | None = None) -> int:
+def singleton_groups(group: GroupIds, scored: Tensor | None = None) -> int:
     """The number of groups with exactly one scored sequence: group-relative estimators learn nothing from these.
 
     Args:
-        group: integer (N,).
+        group: integer (N,), or a list of N whole numbers or strings.
         scored: bool (N,) as from `scored_sequences`; all of them if None.
     """
     if scored is None:
-        scored = torch.ones_like(group, dtype=torch.bool)
-    elif scored.shape != group.shape:
-        raise ValueError(f"scored has shape {tuple(scored.shape)} but group has {tuple(group.shape)}: both are (N,).")
-    return int((Groups.of(group, scored).sizes == 1).sum())
+        device = group.device if isinstance(group, Tensor) else None
+        scored = torch.ones(len(group), dtype=torch.bool, device=device)
+    return int((Groups.of(group, as_mask("scored", scored)).sizes == 1).sum())

@@ -6,7 +6,7 @@ from torch import Tensor
 from verl_algos._finite import at_least_float32, narrowed, saturated
 from verl_algos._vocabulary import row_parts
 from verl_algos.advantages._blocks import Block, all_finite, blocks, refuse, suffix_sums, widened
-from verl_algos.advantages._groups import Outcomes
+from verl_algos.advantages._groups import GroupIds, Outcomes
 from verl_algos.advantages._reward_to_go import scored_rows
 from verl_algos.logprobs import _log_distribution
 
@@ -18,7 +18,7 @@ _LARGEST_WEIGHT = 1e40  # so that a float64 holds its square times any sum of re
 def optimal_token_baseline(
     *,
     token_rewards: Tensor,
-    group: Tensor,
+    group: GroupIds,
     old_logprobs: Tensor,
     sum_pi_squared: Tensor,
     mask: Tensor | None = None,
@@ -41,7 +41,7 @@ def optimal_token_baseline(
 
     Args:
         token_rewards: (B, T) or (T,); NaN at a valid token marks the sequence as not scored: it receives 0.
-        group: integer (N,); sequences with the same number belong to one prompt.
+        group: integer (N,), or a list of N whole numbers or strings; sequences with the same id are of one prompt.
         old_logprobs: shape of token_rewards, log pi of each token.
         sum_pi_squared: shape of token_rewards, see `advantages.sum_pi_squared`.
         mask: shape of token_rewards, the sampled tokens; all of them if None.
@@ -66,7 +66,7 @@ def optimal_token_baseline(
 def tir_optimal_token_baseline(
     *,
     token_rewards: Tensor,
-    group: Tensor,
+    group: GroupIds,
     old_logprobs: Tensor,
     sum_pi_squared: Tensor,
     mask: Tensor | None = None,
@@ -101,7 +101,7 @@ def sum_pi_squared(logits: Tensor, temperature: float = 1.0) -> Tensor:
 
 def _token_baseline(
     token_rewards: Tensor,
-    group: Tensor,
+    group: GroupIds,
     old_logprobs: Tensor,
     sum_pi_squared: Tensor,
     mask: Tensor | None,

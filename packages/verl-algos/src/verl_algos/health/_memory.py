@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from verl_algos.health import series
+
 
 @dataclass
 class Streak:
@@ -62,7 +64,7 @@ class Baseline:
             return None
         if len(self._values) < self.steps:
             self._values.append(float(value))
-        mean = float(np.mean(self._values))
+        mean = series.mean(self._values)
         return float(value) / mean if len(self._values) >= self.steps and mean > 0 else None
 
     def state_dict(self) -> list[float]:

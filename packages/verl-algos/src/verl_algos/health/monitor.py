@@ -93,7 +93,8 @@ class HealthMonitor:
         Args:
             step: its number; warnings name it.
             rewards: (N,) of each response, as the reward function gave it; NaN where it was not scored.
-            group: (N,) ids of the prompts; responses of one prompt share theirs. None: each is alone.
+            group: (N,) ids of the prompts, whole numbers or strings; those of one prompt are equal. None: each is
+                alone.
             responses: the sampled token ids of each of the N responses.
             truncated: (N,) bool, whether the response ended at a length limit.
             entropy: mean per token in nats of the policy that sampled.
@@ -105,7 +106,7 @@ class HealthMonitor:
             The metrics, under `health/`; the warnings that this step makes due, mostly none.
 
         Raises:
-            ValueError: the columns have not the same number of rows.
+            ValueError: the columns have not the same number of rows, or an id is neither a whole number nor a string.
         """
         columns = {"rewards": rewards, "group": group, "responses": responses, "truncated": truncated}
         rows = {name: len(column) for name, column in columns.items() if column is not None}
@@ -115,7 +116,8 @@ class HealthMonitor:
         if group is None:
             group = np.arange(max(rows.values(), default=0))
         if rewards is not None:
-            self._watch_rewards(seen, np.asarray(rewards, np.float64), group)
+            rewards = np.asarray(rewards, np.float64)
+            self._watch_rewards(seen, rewards, group)
         if responses is not None:
             self._watch_duplicates(seen, responses, group)
             self._watch_lengths(seen, responses, rewards, group, truncated)
@@ -220,7 +222,7 @@ class HealthMonitor:
         if due := self._due(seen, "entropy_collapse", low):
             assert ratio is not None
             scored = None if rewards is None else rewards[np.isfinite(rewards)]
-            reward = float(np.mean(scored)) if scored is not None and scored.size else None
+            reward = series.mean(scored) if scored is not None and scored.size else None
             text = texts.entropy_low(ratio, entropy, reward, *due, self._advice)
             seen.warnings.append(HealthWarning("entropy_collapse", text))
         if due := self._due(seen, "entropy_explosion", high):

@@ -1,7 +1,8 @@
 """Numbers of the responses of one step: do their rewards teach anything, and are they different at all?
 
-A response is a row: `rewards` (N,), `group` (N,) of prompt ids in any order, `lengths` (N,) in tokens. A reward that is
-not finite was not scored and is left out of everything that is about rewards. A result is None where it is undefined.
+A response is a row: `rewards` (N,), `group` (N,) of prompt ids (whole numbers or strings) in any order, `lengths` (N,)
+in tokens. A reward that is not finite was not scored and is left out of everything that is about rewards. A result is
+None where it is undefined.
 """
 
 from collections import Counter
@@ -9,6 +10,8 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 import numpy as np
+
+from verl_algos._ids import numbered
 
 
 def equal_groups(rewards: np.ndarray, group: np.ndarray) -> tuple[np.ndarray, int]:
@@ -20,7 +23,7 @@ def equal_groups(rewards: np.ndarray, group: np.ndarray) -> tuple[np.ndarray, in
     Returns:
         (K,) one reward for each of the K groups of equal rewards; the number of groups with two or more.
     """
-    rewards, group = _scored(rewards, group)
+    rewards, group = _scored(rewards, _prompts(group))
     order = np.argsort(group, kind="stable")
     rewards, group = rewards[order], group[order]
     starts = np.flatnonzero(np.r_[True, group[1:] != group[:-1]]) if group.size else np.zeros(0, np.int64)
@@ -62,14 +65,15 @@ def reward_length_correlation(
         from -1 to 1; None where rewards or lengths do not differ, or with fewer than three responses (within groups:
         fewer than two more responses than groups), where it would be -1 or 1 whatever they are.
     """
-    ids = np.zeros(len(rewards), np.int64) if group is None else group
+    ids = np.zeros(len(rewards), np.int64) if group is None else _prompts(group)
     rewards, lengths, ids = _scored(rewards, lengths, ids)
     _, row_group = np.unique(ids, return_inverse=True)
     if rewards.size - (row_group.max(initial=-1) + 1) < 2:
         return None
     x, y = _from_mean(rewards, row_group), _from_mean(lengths, row_group)
-    spread = float(np.linalg.norm(x)) * float(np.linalg.norm(y))
-    return float(np.clip(x @ y / spread, -1.0, 1.0)) if spread > 0 else None
+    if not (x.any() and y.any()):
+        return None
+    return float(np.clip(x @ y / (np.linalg.norm(x) * np.linalg.norm(y)), -1.0, 1.0))
 
 
 def duplicate_responses(responses: Sequence[np.ndarray], group: np.ndarray | None = None) -> float | None:
@@ -79,7 +83,7 @@ def duplicate_responses(responses: Sequence[np.ndarray], group: np.ndarray | Non
         responses: the sampled token ids of each response.
         group: (N,). Responses that are alone in their group are not looked at.
     """
-    ids = [0] * len(responses) if group is None else [int(one) for one in group]
+    ids = [0] * len(responses) if group is None else _prompts(group).tolist()
     rows = list(zip(ids, _fingerprints(responses), strict=True))
     sizes, twins = Counter(ids), Counter(rows)
     compared = [twins[row] > 1 for row in rows if sizes[row[0]] > 1]
@@ -88,7 +92,7 @@ def duplicate_responses(responses: Sequence[np.ndarray], group: np.ndarray | Non
 
 def most_common_response(responses: Sequence[np.ndarray], group: np.ndarray) -> float | None:
     """Share of the responses of a batch that are the most frequent one, token by token; None with a single prompt."""
-    if len({int(one) for one in group}) < 2:
+    if len(set(_prompts(group).tolist())) < 2:
         return None
     return max(Counter(_fingerprints(responses)).values()) / len(responses)
 
@@ -101,14 +105,33 @@ def _scored(rewards: np.ndarray, *others: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 def _from_mean(values: np.ndarray, row_group: np.ndarray) -> np.ndarray:
-    """Values less their group's mean, exactly 0 in groups of equal values."""
-    values = values.astype(np.float64)
+    """Values less their group's mean, times some number, so that the largest is about 1; exactly 0 in groups of equal
+    values."""
+    values = _about_1(values.astype(np.float64))
     count = np.bincount(row_group)
     first = np.zeros(len(count))
     first[row_group] = values  # one of each group's values
     values = values - first[row_group]  # equal values are 0 now, and so is their mean
-    centred: np.ndarray = values - (np.bincount(row_group, values) / count)[row_group]
-    return centred
+    return _about_1(values - (np.bincount(row_group, values) / count)[row_group])
+
+
+def _about_1(values: np.ndarray) -> np.ndarray:
+    """Finite values times a power of two, so that neither their sums nor their squares overflow or vanish."""
+    _, exponent = np.frexp(np.abs(values).max(initial=0.0))
+    scaled: np.ndarray = np.ldexp(values, -exponent)
+    return scaled
+
+
+def _prompts(group: np.ndarray) -> np.ndarray:
+    """The ids of prompts as integers (N,), equal where the ids are equal: of whole numbers or strings.
+
+    Raises:
+        ValueError: there is an id that is something else.
+    """
+    ids = np.asarray(group)
+    if ids.dtype.kind == "f" and (np.abs(ids) < 1 << 53).all() and (ids == np.rint(ids)).all():
+        ids = ids.astype(np.int64)
+    return ids if ids.dtype.kind in "iu" else np.array(numbered(ids.tolist()), np.int64)
 
 
 def _fingerprints(responses: Sequence[np.ndarray]) -> list[bytes]:

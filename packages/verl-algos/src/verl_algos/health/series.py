@@ -1,6 +1,8 @@
 """Numbers of one metric over the last steps: does it oscillate, does it jump?"""
 
+import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -11,13 +13,15 @@ def sign_changes(values: Sequence[float]) -> float | None:
     0 is a trend, 1 is up and down in turn. Independent noise of whatever distribution has 2/3: of three numbers, the
     middle one is the greatest or the least two times out of three. A change of 0 turns back on nothing.
     """
-    changes = np.sign(np.diff(np.asarray(values, np.float64)))
-    return float(np.mean(changes[1:] * changes[:-1] < 0)) if len(changes) > 1 else None
+    pairs = list(pairwise(map(float, values)))
+    signs = [(after > before) - (after < before) for before, after in pairs]
+    return sum(a * b < 0 for a, b in pairwise(signs)) / (len(signs) - 1) if len(signs) > 1 else None
 
 
 def amplitude(values: Sequence[float]) -> float | None:
     """Median size of the change from step to step; None with fewer than two values. One jump does not move it."""
-    return float(np.median(np.abs(np.diff(np.asarray(values, np.float64))))) if len(values) > 1 else None
+    changes = [abs(after - before) for before, after in pairwise(map(float, values))]
+    return _median(changes) if changes else None
 
 
 def spike(value: float, before: Sequence[float]) -> float | None:
@@ -25,7 +29,28 @@ def spike(value: float, before: Sequence[float]) -> float | None:
 
     None where there are none before it, or their median is 0.
     """
-    if not np.isfinite(value):
-        return float("inf")
-    usual = float(np.median(before)) if len(before) else 0.0
-    return value / usual if usual > 0 else None
+    if not math.isfinite(value):
+        return math.inf
+    usual = _median([float(one) for one in before]) if len(before) else 0.0
+    return float(value) / usual if usual > 0 else None
+
+
+def mean(values: Sequence[float] | np.ndarray) -> float:
+    """Mean of at least one value; finite for finite ones, however large their sum."""
+    column = np.asarray(values, np.float64)
+    largest = float(np.abs(column).max())
+    if not 1e300 < largest < math.inf:
+        return float(np.mean(column))
+    return float(np.clip(np.mean(column / largest), -1.0, 1.0)) * largest
+
+
+def _median(values: list[float]) -> float:
+    """NaN if one is NaN. Python's floats overflow to infinity without a word."""
+    if any(map(math.isnan, values)):
+        return math.nan
+    ordered, middle = sorted(values), len(values) // 2
+    if len(ordered) % 2:
+        return ordered[middle]
+    low, high = ordered[middle - 1], ordered[middle]
+    half = (low + high) / 2
+    return half if math.isfinite(half) else low / 2 + high / 2

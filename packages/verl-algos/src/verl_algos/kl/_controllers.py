@@ -4,7 +4,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from verl_algos._numbers import LARGEST, SMALLEST, checked, in_range
 from verl_algos.errors import NonFiniteError
+
+_ADAPTIVE = "an adaptive KL controller needs target and horizon above 0"
+_COEF = "it weighs the KL to the reference, and a negative one would reward divergence"
 
 
 @dataclass
@@ -12,6 +16,10 @@ class FixedController:
     """A KL coefficient that stays."""
 
     coef: float
+    """At least 0."""
+
+    def __post_init__(self) -> None:
+        checked("coef", self.coef, _COEF, minimum=0.0)
 
     def update(self, current_kl: float, num_sequences: int) -> None:
         """Leave the coefficient as it is."""
@@ -34,23 +42,24 @@ class AdaptiveController:
     """A KL coefficient that follows the measured KL (Ziegler et al. 2019, arXiv:1909.08593, section 2.2)."""
 
     coef: float
+    """At the beginning, at least 0."""
     target: float
     """The KL per token to hold, above 0."""
     horizon: int
     """Sequences over which the coefficient may change by 20 %, above 0; more of them in one update change no more."""
 
     def __post_init__(self) -> None:
-        if not (self.target > 0 and self.horizon > 0):
-            raise ValueError(
-                f"An adaptive KL controller needs target and horizon above 0, got {self.target}, {self.horizon}."
-            )
+        checked("coef", self.coef, _COEF, minimum=0.0)
+        checked("target", self.target, _ADAPTIVE, minimum=0.0, above_minimum=True)
+        checked("horizon", self.horizon, _ADAPTIVE, minimum=0.0, above_minimum=True)
 
     def update(self, current_kl: float, num_sequences: int) -> None:
         """Multiply the coefficient by ``1 + clip(current_kl / target - 1, -0.2, 0.2) * min(n / horizon, 1)``.
 
         n is `num_sequences`. The published rule has no ``min``. It is a step of an integral controller of log(coef),
         which holds while the step is small: with more than ``5 * horizon`` sequences the factor could fall below 0,
-        and the coefficient would reward divergence. One measurement therefore changes it by at most 20 %.
+        and the coefficient would reward divergence. One measurement therefore changes it by at most 20 %, and it stays
+        within 1e-30 and 1e30.
 
         Args:
             current_kl: mean KL over sequences that have tokens (`apply_kl_to_rewards` measures it).
@@ -58,14 +67,17 @@ class AdaptiveController:
 
         Raises:
             NonFiniteError: current_kl is not finite; the coefficient would be lost.
+            ValueError: num_sequences is negative.
         """
         if not math.isfinite(current_kl):
             raise NonFiniteError(
                 f"The KL controller was given current_kl={current_kl}: the log-probs of this step are broken.",
                 "current_kl",
             )
+        checked("num_sequences", num_sequences, "the sequences since the last update", minimum=0.0)
         error = min(max(current_kl / self.target - 1.0, -0.2), 0.2)
-        self.coef *= 1.0 + error * min(num_sequences / self.horizon, 1.0)
+        moved = self.coef * (1.0 + error * min(num_sequences / self.horizon, 1.0))
+        self.coef = min(max(moved, SMALLEST), LARGEST) if self.coef else 0.0
 
     def state_dict(self) -> dict[str, float]:
         """What a resumed run goes on with: the coefficient; target and horizon are the configuration's."""
@@ -75,12 +87,16 @@ class AdaptiveController:
         """Take up the coefficient of `state_dict`.
 
         Raises:
-            ValueError: it is the state of another controller, or the coefficient is not finite.
+            ValueError: it is the state of another controller, or the coefficient is not a finite number of at least 0.
         """
         _check_keys("adaptive KL controller", state, {"coef"})
-        if not math.isfinite(state["coef"]):
-            raise ValueError(f"The state of an adaptive KL controller has coef={state['coef']}: it is not finite.")
-        self.coef = float(state["coef"])
+        coef = state["coef"]
+        if not in_range(coef, 0.0):
+            raise ValueError(
+                f"The state of an adaptive KL controller has coef={coef}: it is not a finite number of at least 0. It "
+                "was saved by a broken run; resume from an earlier checkpoint."
+            )
+        self.coef = float(coef)
 
 
 @dataclass
@@ -95,7 +111,8 @@ class Monitor:
     _steps: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        if not (0.0 <= self.low < self.high and self.patience >= 1):
+        limits = in_range(self.low, 0.0) and in_range(self.high, self.low, above_minimum=True)
+        if not (limits and in_range(self.patience, 1.0)):
             raise ValueError(
                 f"A KL monitor needs 0 <= low < high and a patience of at least 1 step, got low={self.low}, "
                 f"high={self.high}, patience={self.patience}."

@@ -7,8 +7,8 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from verl_algos._finite import at_least_float32, limit, saturated, total, trained
-from verl_algos._layout import Layout
+from verl_algos._finite import at_least_float32, limit, saturated, trained
+from verl_algos._layout import Layout, check_column, check_device
 from verl_algos.names import PENALTIES
 
 _K3_LOG_RATIO_LIMIT = 20.0
@@ -75,11 +75,14 @@ def penalty(name: str, logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
         raise ValueError("The KL 'full' needs the logits of both models, not log-probs: call kl.full where they are.")
     if base not in _ESTIMATORS:
         raise ValueError(f"Unknown KL penalty {name!r}. Known: {', '.join(PENALTIES)}, and each with a + behind it.")
+    check_column("logprobs", logprobs)
+    check_column("ref_logprobs", ref_logprobs)
     if logprobs.shape != ref_logprobs.shape:
         raise ValueError(
             f"ref_logprobs has shape {tuple(ref_logprobs.shape)} but logprobs has {tuple(logprobs.shape)}: "
             "they must be equal."
         )
+    check_device("ref_logprobs", ref_logprobs, "logprobs", logprobs)
     difference = trained(logprobs) - at_least_float32(ref_logprobs.detach())
     value = _ESTIMATORS[base](difference)
     if base == name:
@@ -114,4 +117,4 @@ def loss(
     """
     layout = Layout.of(mask, cu_seqlens, logprobs=logprobs, ref_logprobs=ref_logprobs)
     per_token = penalty(name, layout.select(logprobs), layout.select(ref_logprobs))
-    return per_token, {"kl": (total(per_token.detach()), layout.mask.sum())}
+    return per_token, {"kl": (layout.total(per_token.detach()), layout.mask.sum())}

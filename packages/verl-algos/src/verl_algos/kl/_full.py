@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from verl_algos._finite import limit
+from verl_algos._layout import check_column, check_device
 from verl_algos._vocabulary import row_parts
 from verl_algos.logprobs import _log_distribution
 
@@ -30,6 +31,9 @@ def full(logits: Tensor, ref_logits: Tensor, temperature: float = 1.0) -> Tensor
     Raises:
         ValueError: the shapes differ, the temperature is not above 0, or ref_logits wants a gradient.
     """
+    check_column("logits", logits)
+    check_column("ref_logits", ref_logits)
+    check_device("ref_logits", ref_logits, "logits", logits)
     if logits.shape != ref_logits.shape or logits.dim() == 0:
         raise ValueError(
             f"ref_logits has shape {tuple(ref_logits.shape)} but logits has {tuple(logits.shape)}: both are (..., V)."

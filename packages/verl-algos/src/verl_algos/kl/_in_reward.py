@@ -5,6 +5,7 @@ from torch import Tensor
 
 from verl_algos._finite import at_least_float32, saturated
 from verl_algos._layout import Layout
+from verl_algos._numbers import checked
 from verl_algos.kl._estimators import penalty as estimate
 
 
@@ -24,7 +25,7 @@ def apply_kl_to_rewards(
         token_rewards: (B, T) or (T,).
         logprobs: same shape, of the policy that sampled or of the one before this step's updates.
         ref_logprobs: same shape, of the reference.
-        coef: the controller's coefficient.
+        coef: the controller's coefficient, at least 0.
         penalty: one of `PENALTIES`; there is no gradient, so that a + behind it changes nothing.
         mask: same shape, the sampled tokens (not the loss mask: rewards of rejected tokens stay); all of them if None.
         cu_seqlens: (N+1,) offsets of packed sequences.
@@ -35,8 +36,9 @@ def apply_kl_to_rewards(
         it: it drives `AdaptiveController`.
 
     Raises:
-        ValueError: the penalty is not known or shapes disagree.
+        ValueError: the penalty is not known, coef is out of range or shapes disagree.
     """
+    checked("coef", coef, "it weighs the KL in the reward", minimum=0.0)
     layout = Layout.of(mask, cu_seqlens, token_rewards=token_rewards, logprobs=logprobs, ref_logprobs=ref_logprobs)
     with torch.no_grad():
         kl = estimate(penalty, layout.select(logprobs), layout.select(ref_logprobs))

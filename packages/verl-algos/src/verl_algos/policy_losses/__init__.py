@@ -12,7 +12,7 @@ from typing import TypedDict, Unpack
 from torch import Tensor
 
 from verl_algos.import_path import is_import_path, load_function
-from verl_algos.loss_options import MINI_BATCH_INPUTS, POLICY_LOSS_OPTIONS, checked_options
+from verl_algos.loss_options import MINI_BATCH_INPUTS, POLICY_LOSS_OPTIONS, canonical_loss, checked_options
 from verl_algos.policy_losses import custom
 from verl_algos.policy_losses.clipped import cispo, sapo, vanilla
 from verl_algos.policy_losses.columns import LossAndMetrics, PolicyMetrics, TokenColumns
@@ -96,8 +96,9 @@ def compute(
     advantages and rollout weights within +-1e14 (float64: 1e140); what overflows its type is the largest number of it.
 
     Args:
-        name: a key of `verl_algos.loss_options.POLICY_LOSS_OPTIONS`, or a loss of your own: a function, or its import
-            path ``package.module:function`` or ``file.py:function`` (`PolicyLossFunction`; it gets all `options`).
+        name: a key of `verl_algos.loss_options.POLICY_LOSS_OPTIONS`, in whatever spelling ("GSPO", "Clip-Cov", "GMPO"),
+            or a loss of your own: a function, or its import path ``package.module:function`` or ``file.py:function``
+            (`PolicyLossFunction`; it gets all `options`).
         logprobs: (B, T) or (T,), of the policy that is trained.
         old_logprobs: same shape, of the policy before this step's updates.
         advantages: same shape.
@@ -114,6 +115,7 @@ def compute(
         ValueError: the name is not known, an option or an input is not one of the loss or out of range, or the inputs
             do not fit together.
     """
+    name = canonical_loss(name) if isinstance(name, str) else name
     columns = TokenColumns.of(
         logprobs=logprobs,
         old_logprobs=old_logprobs,

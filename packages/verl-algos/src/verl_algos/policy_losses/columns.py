@@ -6,8 +6,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from verl_algos._finite import at_least_float32, saturated, total, trained
-from verl_algos._layout import Layout
+from verl_algos._finite import at_least_float32, saturated, trained
+from verl_algos._layout import Layout, as_mask
 
 #: exp(20) = 4.9e8: larger log-ratios would overflow long after any clip has cut the gradient.
 LOG_RATIO_LIMIT = 20.0
@@ -72,7 +72,7 @@ class TokenColumns:
             selected(old_logprobs).detach(),
             factor(advantages),
             None if rollout_weights is None else factor(rollout_weights),
-            None if covariance_selected is None else covariance_selected.bool() & layout.mask,
+            None if covariance_selected is None else as_mask("covariance_selected", covariance_selected) & layout.mask,
         )
 
     @cached_property
@@ -96,7 +96,7 @@ class TokenColumns:
 
     def share(self, flags: Tensor) -> tuple[Tensor, Tensor]:
         """``(sum, count)`` of flags, or of numbers, over the valid tokens."""
-        return total(self.layout.select(flags.detach())), self.layout.mask.sum()
+        return self.layout.total(flags.detach()), self.layout.mask.sum()
 
     def ppo_kl(self) -> tuple[Tensor, Tensor]:
         """Old minus new log-prob, the k1 estimate of the KL that this step's updates made."""

@@ -7,8 +7,8 @@ splits a mini-batch asks it once, before the split, with `select_by_covariance`;
 import torch
 from torch import Tensor
 
-from verl_algos._layout import Layout, check_sequence_column
-from verl_algos.loss_options import POLICY_LOSS_OPTIONS, checked_options
+from verl_algos._layout import Layout, as_mask, check_sequence_column, is_whole
+from verl_algos.loss_options import POLICY_LOSS_OPTIONS, canonical_loss, checked_options
 from verl_algos.policy_losses.columns import LossAndMetrics, TokenColumns
 
 
@@ -51,6 +51,7 @@ def select_by_covariance(
     Raises:
         ValueError: the name is another one, shapes disagree, or an option is out of range or not one of the loss.
     """
+    name = canonical_loss(name)
     if name not in ("clip_cov", "kl_cov"):
         raise ValueError(f"The policy loss {name!r} chooses no tokens by covariance: clip_cov and kl_cov do.")
     settings = checked_options("policy loss", name, POLICY_LOSS_OPTIONS, options)
@@ -60,13 +61,20 @@ def select_by_covariance(
             "covariance between them, and clip_cov would never act."
         )
     layout = Layout.of(mask, cu_seqlens, logprobs=logprobs, advantages=advantages)
-    if exclude is not None and exclude.shape != logprobs.shape:
-        raise ValueError(
-            f"exclude has shape {tuple(exclude.shape)} but logprobs has {tuple(logprobs.shape)}: they must be equal."
-        )
+    if exclude is not None:
+        exclude = as_mask("exclude", exclude)
+        if exclude.shape != logprobs.shape:
+            raise ValueError(
+                f"exclude has shape {tuple(exclude.shape)} but logprobs has {tuple(logprobs.shape)}: they must be "
+                "equal."
+            )
     if sequence_keys is None:
         sequence_keys = torch.arange(layout.num_sequences, device=logprobs.device)
     check_sequence_column("sequence_keys", sequence_keys, layout)
+    if not is_whole(sequence_keys):
+        raise ValueError(f"sequence_keys has dtype {sequence_keys.dtype}: it is an integer tensor (N,).")
+    if isinstance(seed, bool) or not isinstance(seed, int) or not -(1 << 63) <= seed < 1 << 63:
+        raise ValueError(f"seed={seed!r} is not an int64: use the run's seed plus the number of optimiser steps.")
 
     with torch.no_grad():
         advantage, logprob = (layout.compact(column).double() for column in (advantages, logprobs))
@@ -75,12 +83,12 @@ def select_by_covariance(
         ratio = settings["clip_cov_ratio" if name == "clip_cov" else "kl_cov_ratio"]
         if num_tokens and ratio:
             quota = max(1, int(ratio * num_tokens))
-            covariance = (advantage - advantage.mean()) * (logprob - logprob.mean())
+            covariance = _centred(advantage) * _centred(logprob)
             by_hash = _token_hashes(layout, sequence_keys, seed).argsort()
             if name == "clip_cov":
                 candidates = (covariance > settings["clip_cov_lb"]) & (covariance < settings["clip_cov_ub"])
                 if exclude is not None:
-                    candidates &= ~layout.compact(exclude.bool())
+                    candidates &= ~layout.compact(exclude)
                 chosen[by_hash[candidates[by_hash]][:quota]] = True
             else:
                 largest = covariance[by_hash].argsort(descending=True, stable=True)[:quota]
@@ -174,6 +182,12 @@ def kl_cov(
         "ppo_kl_abs": columns.share(distance),
         "ppo_kl": columns.ppo_kl(),
     }
+
+
+def _centred(column: Tensor) -> Tensor:
+    """Numbers less their mean; exactly 0 if they are equal, when no rounding may choose between them."""
+    above = column - column.min()
+    return above - above.mean()
 
 
 def _token_hashes(layout: Layout, sequence_keys: Tensor, seed: int) -> Tensor:

@@ -7,7 +7,7 @@ lies in one part of a mini-batch; with global denominators no split changes the 
 import torch
 from torch import Tensor
 
-from verl_algos._finite import saturated
+from verl_algos._finite import DIFFERENCE_LIMIT
 from verl_algos.policy_losses.columns import LossAndMetrics, TokenColumns
 
 _SEQUENCE_LOG_RATIO_LIMIT = 10.0  # the published value; exp(10) = 22,026
@@ -23,7 +23,7 @@ def gspo(columns: TokenColumns, *, clip_ratio_low: float, clip_ratio_high: float
 
     Metrics: ``pg_clipfrac`` (tokens whose gradient the clip cut) and ``ppo_kl``.
     """
-    difference = saturated(columns.logprobs - columns.old_logprobs).detach()
+    difference = (columns.logprobs - columns.old_logprobs).detach().clamp(-DIFFERENCE_LIMIT, DIFFERENCE_LIMIT)
     mean = _sequence_means(columns, difference).to(difference.dtype)
     log_ratio = columns.logprobs - columns.logprobs.detach() + columns.layout.spread(mean)
     ratio = log_ratio.clamp(max=_SEQUENCE_LOG_RATIO_LIMIT).exp()

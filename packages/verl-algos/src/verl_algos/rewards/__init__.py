@@ -26,6 +26,7 @@ from verl_algos.rewards import (
 )
 from verl_algos.rewards.dispatch import NAMED_RULES, RULES, default_compute_score
 from verl_algos.rewards.loading import check_signature, load_custom, load_model, load_model_class
+from verl_algos.rewards.results import RESERVED_NAMES
 from verl_algos.rewards.runner import RewardRunner, RunnerResult, WorkerStartError
 from verl_algos.rewards.scoring import score_all
 from verl_algos.rewards.types import (
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NAMED_RULES",
+    "RESERVED_NAMES",
     "RULES",
     "Failure",
     "HfRewardModel",

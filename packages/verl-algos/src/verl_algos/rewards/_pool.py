@@ -1,5 +1,6 @@
 """Worker processes that score rows, and what watches them."""
 
+import marshal
 import os
 import pickle
 import selectors
@@ -8,15 +9,15 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from verl_algos.rewards import _shipping
+from verl_algos.rewards import _shipping, scoring
 from verl_algos.rewards._job import Job
 from verl_algos.rewards._process import WorkerProcess
-from verl_algos.rewards._wire import chunk_of, scores_of
-from verl_algos.rewards.types import Failure, RewardFunction, RewardLoadError, RewardRow, Score
+from verl_algos.rewards._wire import chunk_of
+from verl_algos.rewards.types import Failure, RewardError, RewardFunction, RewardLoadError, RewardRow, Score
 
 _TICK_SECONDS = 0.05
 _CHUNK_SECONDS, _LEAST_CHUNK_SECONDS = 0.03, 1e-3  # what a chunk should take, and the last ones at least
-_FIRST_CHUNK, _LARGEST_CHUNK = 4, 512
+_FIRST_CHUNK, _CHUNK_FOR_IDLE, _LARGEST_CHUNK = 4, 64, 512
 _CHEAP_SECONDS = 1e-3
 
 
@@ -28,6 +29,7 @@ class Pool:
     """Workers of one function. Not for several threads at once."""
 
     def __init__(self, function: RewardFunction, kwargs: Mapping[str, Any], num_workers: int, **limits: Any) -> None:
+        self._function = function
         self._start = _start_message(function, kwargs, limits)
         self._num_workers = num_workers
         self._wall_seconds: float = limits["wall_seconds"]
@@ -40,14 +42,15 @@ class Pool:
         """Workers that died or were ended, since the beginning."""
         self._finalizer = weakref.finalize(self, _end_all, self._workers, self._process)
 
-    def run(self, rows: Sequence[RewardRow], *, together: bool) -> list[Score | Failure]:
-        """Score `rows`; result i belongs to row i.
+    def run(self, job: Job, *, together: bool) -> None:
+        """Settle every row of a job.
 
         Args:
-            rows: the responses.
-            together: all of them in one worker at once, for async functions.
+            job: nothing of it is settled yet.
+            together: all rows in one worker at once, for async functions.
 
         Raises:
+            RewardError: the function hangs.
             RewardLoadError: a worker cannot load the function.
             WorkerStartError: a worker died while it started.
         """
@@ -55,8 +58,9 @@ class Pool:
             raise RuntimeError(
                 "The reward runner belongs to the process that made it, not to a fork of that: make one in each."
             )
-        job = Job(rows)
-        wanted = 1 if together else min(self._num_workers, len(rows))
+        if together:
+            job.probes_first(alone=False)
+        wanted = 1 if together else min(self._num_workers, job.left)
         watch_at = time.monotonic()
         with selectors.DefaultSelector() as selector:
             for worker in self._workers:
@@ -66,7 +70,7 @@ class Pool:
                     while len(self._workers) < wanted and self._needs_another(job):
                         self._workers.append(worker := WorkerProcess(self._start))
                         selector.register(worker.answers, selectors.EVENT_READ, worker)
-                    self._give_all(self._workers[:wanted], job, len(rows) if together else None)
+                    self._give_all(self._workers[:wanted], job, job.left if together else None)
                     for worker in self._workers:
                         if not worker.pump() and worker.commands not in selector.get_map():
                             selector.register(worker.commands, selectors.EVENT_WRITE, worker)
@@ -91,7 +95,6 @@ class Pool:
                     self._workers.remove(worker)
                     worker.end()
                 raise
-        return [result for result in job.results if result is not None]
 
     def close(self) -> None:
         """End the workers; those that wait for work close what they hold."""
@@ -129,6 +132,8 @@ class Pool:
                 least = int(_LEAST_CHUNK_SECONDS / self._seconds_per_row)
                 most = min(int(_CHUNK_SECONDS / self._seconds_per_row), _LARGEST_CHUNK)
                 size = max(1, min(share, max(least, min(most, -(-share // 2)))))
+                if not worker.busy:  # it waits while its chunk is being made; the second one comes at once
+                    size = min(size, _CHUNK_FOR_IDLE)
         chunk = job.take(size)
         while chunk:
             try:
@@ -148,7 +153,7 @@ class Pool:
     def _receive(self, worker: WorkerProcess, job: Job) -> None:
         for kind, *content in worker.receive():
             if kind == "ready":
-                worker.ready = True
+                worker.begins(*content)
             elif kind == "broken":
                 raise RewardLoadError(
                     f"A reward worker could not load the function: {content[0]}. Put it into a file that can be "
@@ -161,16 +166,23 @@ class Pool:
         self,
         worker: WorkerProcess,
         job: Job,
-        indices: list[int] | range,
-        scores: list[float],
-        extras: list[dict[str, Any]],
-        failures: dict[int, tuple[Any, str]],
+        indices: Sequence[int],
+        marshalled: bytes,
+        scores: Sequence[tuple[int, float, dict[str, Any]]],
+        failures: Mapping[int, tuple[Any, str]],
         chunk_seconds: float | None,
     ) -> None:
-        job.settle_all(indices, scores_of(scores, extras))
+        worker.outstanding.difference_update(indices, (index for index, _, _ in scores), failures)
+        results = marshal.loads(marshalled)
+        if (plain := scoring.plain_scores(results)) is not None:
+            job.settle_scores(indices, plain)
+        else:
+            for index, result in zip(indices, results, strict=True):
+                job.settle(index, self._checked(job, index, result))
+        for index, score, extra in scores:
+            job.settle(index, Score(score, extra))
         for index, failure in failures.items():
             job.settle(index, Failure(*failure))
-        worker.outstanding.difference_update(indices, failures)
         if chunk_seconds is not None:
             if worker.first_chunk:
                 worker.first_chunk = False
@@ -179,9 +191,15 @@ class Pool:
             before = self._seconds_per_row
             self._seconds_per_row = per_row if before is None or per_row < before else (before + per_row) / 2
 
+    def _checked(self, job: Job, index: int, result: object) -> Score | Failure:
+        try:
+            return scoring.checked(self._function, index, job.rows[index], result)
+        except RewardError as error:
+            return scoring.as_failure(error)
+
     def _bury(self, worker: WorkerProcess, job: Job) -> None:
         """Say which row ended the worker, and put the others back."""
-        worker.bury()
+        worker.release()
         self.replaced += 1
         job.deaths += 1
         if not worker.ready:
@@ -193,12 +211,16 @@ class Pool:
         culprit = worker.running()
         if culprit not in worker.outstanding and len(left) == 1:
             culprit = left[0]
-        if culprit in worker.outstanding:
-            left.remove(culprit)
-            job.settle(culprit, worker.failure())
-        else:
+        if culprit not in worker.outstanding:
             job.alone.update(left)
+            job.put_back(left)
+            return
+        left.remove(culprit)
         job.put_back(left)
+        failure = worker.failure()
+        job.settle(culprit, failure)
+        if failure.kind == "timeout":  # the next ones are to tell whether all of them hang
+            job.probes_first(alone=True)
 
 
 def _end_all(workers: list[WorkerProcess], process: int) -> None:

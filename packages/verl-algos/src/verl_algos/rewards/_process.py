@@ -1,4 +1,4 @@
-"""One worker process, seen from the parent: its pipes, its progress, its limits and its end."""
+"""One worker process with its supervisor, seen from the parent: its pipes, its progress, its limits and its end."""
 
 import contextlib
 import fcntl
@@ -13,11 +13,10 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from verl_algos.rewards._wire import IDLE, Progress, frame, split_frames
+from verl_algos.rewards._wire import IDLE, LENGTH, Progress, frame, split_frames
 from verl_algos.rewards.types import Failure
 
 _START_SECONDS = 120.0
-_FIRST_ROW = 2  # changes of the progress when the first row has begun
 _PIPE_BYTES, _READ_BYTES = 1 << 20, 1 << 16
 _STUCK_SECONDS = 0.5  # of one row, after which its worker is not counted on
 
@@ -59,6 +58,8 @@ class WorkerProcess:
         self.first_chunk = True
         """Whether its first chunk is still to come, or on its way."""
         self.ready = False
+        self._pid: int | None = None
+        self._first_row: int | None = None
         self.outstanding: set[int] = set()
         self.chunk_sizes: deque[int] = deque()
         """Of the chunks that it has not finished."""
@@ -69,11 +70,18 @@ class WorkerProcess:
         """Whether it has something to do."""
         return bool(self.chunk_sizes)
 
+    def begins(self, pid: int) -> None:
+        """It has loaded the function, and is the process `pid`."""
+        self.ready = True
+        self._pid = pid
+
     def give(self, chunk: list[int], message: bytes) -> None:
         """Send a chunk."""
+        if self._first_row is None:
+            self._first_row = chunk[0]
         self.outstanding.update(chunk)
         self.chunk_sizes.append(len(chunk))
-        self._outbox.append(memoryview(frame(message)))
+        self._outbox += (memoryview(LENGTH.pack(len(message))), memoryview(message))  # a copy of it would cost as much
 
     def receive(self) -> list[Any]:
         """The messages that have come."""
@@ -101,7 +109,11 @@ class WorkerProcess:
             return
         if self.ready and seen[0] == IDLE:
             return
-        limit = _START_SECONDS if not self.ready else wall_seconds + start_seconds * (seen[1] <= _FIRST_ROW)
+        limit = (
+            _START_SECONDS
+            if not self.ready
+            else wall_seconds + start_seconds * (self.first_chunk and seen[0] == self._first_row)
+        )
         begun, waited = self._since
         if now - begun >= limit and now - begun - (self._waited_for_core() - waited) >= limit:
             self._timed_out = f"it took longer than {wall_seconds:g} s on the clock"
@@ -141,22 +153,18 @@ class WorkerProcess:
                 self._process.wait(wait_seconds)
         self._kill()
         self._process.wait()
-        self._release()
+        self.release()
 
     def _kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        """Let the supervisor end the worker and all that it started."""
+        self._process.terminate()
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Release what is left of a process that is dead."""
         for descriptor in (self.answers, self._life, self.commands):
             if descriptor >= 0:
                 os.close(descriptor)
         self.answers = self._life = self.commands = -1
-
-    def bury(self) -> None:
-        """Release what is left of a process that is dead, and end what it started."""
-        self._kill()
-        self._release()
 
     def pump(self) -> bool:
         """Write what the pipe takes now; whether all of it is written."""
@@ -176,6 +184,6 @@ class WorkerProcess:
     def _waited_for_core(self) -> float:
         """Seconds in which the process could have run but had no core; 0 where the system does not tell."""
         try:
-            return int(Path(f"/proc/{self._process.pid}/schedstat").read_text().split()[1]) / 1e9
+            return int(Path(f"/proc/{self._pid}/schedstat").read_text().split()[1]) / 1e9
         except (OSError, IndexError, ValueError):
             return 0.0

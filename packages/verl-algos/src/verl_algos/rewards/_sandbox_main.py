@@ -193,7 +193,7 @@ def _run_case(case: dict[str, Any], request: dict[str, Any], folder: str, answer
     code = os.waitstatus_to_exitcode(status)
     if ended == "output":
         outcome = "output"
-    elif code < 0 and (ended == "time" or usage.ru_utime + usage.ru_stime >= 0.95 * limits["cpu_seconds"]):
+    elif code == -signal.SIGXCPU or (code < 0 and (ended == "time" or _seconds(usage) >= 0.95 * limits["cpu_seconds"])):
         outcome = "timeout"
     elif code == 0:
         outcome = "ok"
@@ -202,6 +202,10 @@ def _run_case(case: dict[str, Any], request: dict[str, Any], folder: str, answer
     out_text, value_text, error_text = (text.decode("utf-8", "replace") for text in texts)
     result = {"status": outcome, "stdout": out_text, "stderr": error_text[-2000:]}
     return result | ({"value": value_text} if "args" in case else {})
+
+
+def _seconds(usage: resource.struct_rusage) -> float:
+    return usage.ru_utime + usage.ru_stime
 
 
 def _end_strays(method: str) -> None:
@@ -284,20 +288,21 @@ def _child(case: dict[str, Any], request: dict[str, Any], folder: str, value_wri
 
 
 def _set_limits(limits: dict[str, Any]) -> None:
-    seconds = max(1, -(-limits["cpu_seconds"] // 1))
+    seconds = int(max(1, -(-limits["cpu_seconds"] // 1)))
     wanted = {
-        resource.RLIMIT_CPU: int(seconds),
-        resource.RLIMIT_AS: limits["memory_bytes"],
-        resource.RLIMIT_FSIZE: limits["file_bytes"],
-        resource.RLIMIT_NPROC: limits["processes"],
-        resource.RLIMIT_NOFILE: 128,
-        resource.RLIMIT_CORE: 0,
+        # The signal of the first says what the process is ended for; the second, a second later, cannot be caught.
+        resource.RLIMIT_CPU: (seconds, seconds + 1),
+        resource.RLIMIT_AS: (limits["memory_bytes"],) * 2,
+        resource.RLIMIT_FSIZE: (limits["file_bytes"],) * 2,
+        resource.RLIMIT_NPROC: (limits["processes"],) * 2,
+        resource.RLIMIT_NOFILE: (128, 128),
+        resource.RLIMIT_CORE: (0, 0),
     }
-    for kind, value in wanted.items():
+    for kind, values in wanted.items():
         _, hard = resource.getrlimit(kind)
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        soft, most = values if hard == resource.RLIM_INFINITY else (min(value, hard) for value in values)
         with contextlib.suppress(ValueError, OSError):  # macOS has no limit of the address space
-            resource.setrlimit(kind, (value, value))
+            resource.setrlimit(kind, (soft, most))
 
 
 def _execute(case: dict[str, Any], request: dict[str, Any], value_writer: int) -> int:

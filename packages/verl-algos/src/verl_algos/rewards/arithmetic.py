@@ -14,7 +14,7 @@ def compute_score(solution_str: str, ground_truth: str | int) -> float:
     """
     truth = _integer(str(ground_truth))
     if truth is None:
-        raise ValueError(f"The ground truth of an arithmetic row must be an integer, got {ground_truth!r}.")
+        raise ValueError(f"The ground truth of an arithmetic row must be an integer, got {ground_truth!r:.200}.")
     return float(_integer(solution_str) == truth)
 
 

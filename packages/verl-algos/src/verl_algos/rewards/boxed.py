@@ -7,7 +7,7 @@ algebra and never hangs; `verl_algos.rewards.math_reward` compares by value.
 
 from typing import Any
 
-from verl_algos.rewards import hendrycks
+from verl_algos.rewards import hendrycks, truths
 
 _COMMANDS = ("\\boxed", "\\fbox")
 
@@ -51,12 +51,16 @@ def _closing_brace(text: str, begin: int) -> int | None:
     return None
 
 
-def is_equal(answer: str, ground_truth: str) -> bool:
-    """Whether an answer that has been extracted is the ground truth, as normalised text."""
+def is_equal(answer: str, ground_truth: str, compat: bool = False) -> bool:
+    r"""Whether an answer that has been extracted is the ground truth, as normalised text.
+
+    Texts of which nothing is left, such as ``\text{ yes}`` and ``\text{ no}``, are equal with `compat` alone.
+    """
     if answer == ground_truth:
         return True
     try:
-        return hendrycks.normalise(answer) == hendrycks.normalise(ground_truth)
+        normalised = hendrycks.normalise(answer)
+        return normalised == hendrycks.normalise(ground_truth) and (normalised != "" or compat)
     except hendrycks.MalformedError:
         return False
 
@@ -74,12 +78,16 @@ def compute_score(
 
     Returns:
         ``score``, ``acc`` (1 if right), ``pred`` (the content of the box, None without one).
+
+    Raises:
+        TypeError: the ground truth is neither text nor a number.
+        ValueError: it is empty.
     """
-    truth = unboxed(str(ground_truth))
+    truth = unboxed(truths.text_of(ground_truth, "boxed"))
     pred = last_boxed(solution_str)
     if compat and "\\boxed" not in solution_str:
         pred = None
-    right = pred is not None and is_equal(pred, truth)
+    right = pred is not None and is_equal(pred, truth, compat)
     score = 1.0 if right else 0.0 if pred is None else format_score
     return {"score": score, "acc": float(right), "pred": pred}
 

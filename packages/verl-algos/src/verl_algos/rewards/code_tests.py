@@ -7,7 +7,7 @@ and "outputs"; texts for stdin and stdout, or with "fn_name" the arguments and t
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from verl_algos.rewards import sandbox as sandboxes
@@ -72,7 +72,7 @@ def compute_score(
 
     Raises:
         SandboxError: the system cannot isolate code.
-        ValueError: the ground truth holds no tests.
+        ValueError: the ground truth holds no tests, or tests of which nothing is expected.
     """
     tests = parse_tests(ground_truth)
     code = extract_code(solution_str)
@@ -98,7 +98,7 @@ def parse_tests(ground_truth: Any) -> Tests:
     """The test cases that a ground truth holds.
 
     Raises:
-        ValueError: it holds none, or not as many inputs as outputs.
+        ValueError: it holds none, not as many inputs as outputs, or no output that is expected.
     """
     if isinstance(ground_truth, str):
         try:
@@ -109,7 +109,7 @@ def parse_tests(ground_truth: Any) -> Tests:
         raise ValueError(
             f"The ground truth of a code row must be a mapping with 'inputs' and 'outputs', got {ground_truth!r:.200}."
         )
-    inputs, outputs = list(ground_truth["inputs"]), list(ground_truth["outputs"])
+    inputs, outputs = _listed("inputs", ground_truth["inputs"]), _listed("outputs", ground_truth["outputs"])
     if not inputs or len(inputs) != len(outputs):
         raise ValueError(
             f"A code row has {len(inputs)} inputs and {len(outputs)} outputs: it needs as many of both, and at least 1."
@@ -119,13 +119,28 @@ def parse_tests(ground_truth: Any) -> Tests:
         cases: list[dict[str, Any]] = [{"args": _arguments(given)} for given in inputs]
         return Tests(cases, [_json(output) for output in outputs], str(fn_name))
     cases = [{"stdin": _text(given)} for given in inputs]
-    return Tests(cases, [_text(output) for output in outputs], None)
+    expected = [_text(output) for output in outputs]
+    if not any(map(str.strip, expected)):
+        raise ValueError(
+            f"None of the {len(outputs)} tests of a code row expects any output, so a program that does nothing would "
+            "pass them all. Leave the row out, or give it the outputs."
+        )
+    return Tests(cases, expected, None)
+
+
+def _listed(name: str, given: Any) -> list[Any]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ValueError(
+            f"The {name} of a code row must be a list with an entry for each test, got {given!r:.200} "
+            f"({type(given).__name__})."
+        )
+    return list(given)
 
 
 def _arguments(given: Any) -> list[Any]:
     if isinstance(given, str):  # one JSON value per line
         return [_json(line) for line in given.splitlines()]
-    return list(given)
+    return _listed("arguments", given)
 
 
 def _json(given: Any) -> Any:
@@ -138,7 +153,7 @@ def _json(given: Any) -> Any:
 
 
 def _text(given: Any) -> str:
-    return given if isinstance(given, str) else "\n".join(str(line) for line in given)
+    return given if isinstance(given, str) else "\n".join(str(line) for line in _listed("inputs and outputs", given))
 
 
 def _passes(result: sandboxes.CaseResult, expected: Any) -> bool:
@@ -148,7 +163,7 @@ def _passes(result: sandboxes.CaseResult, expected: Any) -> bool:
         return same_output(result.stdout, expected)
     try:
         value = json.loads(result.value)
-    except ValueError:
+    except (ValueError, RecursionError):  # of thousands of digits, or nested thousands deep
         return False
     expected = json.loads(json.dumps(expected))
     # APPS puts the result of a call into a list of one.

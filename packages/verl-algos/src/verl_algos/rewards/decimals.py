@@ -1,38 +1,48 @@
 """Decimal numbers as people and models write them: ``-1,234.50``, ``$42``, ``.5``."""
 
 import re
+from collections import deque
 from decimal import Decimal
 
 # A comma separates thousands only between groups of three digits, so that "1,23" stays two numbers. A minus after a
 # digit or letter is a hyphen or a subtraction. Nothing here can match the empty string or backtrack over more than
 # one group, so searching is linear in the length of the text.
-_NUMBER = re.compile(
-    r"(?P<sign>(?<![0-9A-Za-z])[-+\u2212])?"
-    r"(?:\$\x20?(?P<inner>[-\u2212])?)?"
+NUMBER = (
+    r"(?P<sign>(?<![0-9A-Za-z])[-+\u2212\u2013])?"
+    r"(?:\\?\$\x20?(?P<inner>[-\u2212\u2013])?)?"
     r"(?P<digits>(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
 )
+_NUMBER = re.compile(NUMBER)
+_DIGITS = "0123456789"
+#: Characters before the digits that belong to a number: a sign, ``\$``, a space and a sign.
+_PREFIX_CHARS = 5
+#: Digits, commas and full stops without a blank that are looked through: what repeats itself for longer says no number.
+_MOST_CHARS = 10_000
 
 
-def find_numbers(text: str) -> list[Decimal]:
-    """Every number in `text`, in order."""
-    return [_value(match) for match in _NUMBER.finditer(text)]
+def last_number(text: str) -> Decimal | None:
+    """The last number in `text`; None if there is none, or it is more than 10,000 characters long.
 
-
-def number_at(text: str, position: int) -> Decimal | None:
-    """The number that starts exactly at `position`, whatever follows it; None if there is none."""
-    match = _NUMBER.match(text, position)
-    return None if match is None else _value(match)
+    Found from the end: what stands before it costs nothing.
+    """
+    end = max(map(text.rfind, _DIGITS)) + 1
+    start = len(text[:end].rstrip(_DIGITS + ",."))
+    if end - start > _MOST_CHARS:
+        return None
+    last = deque(_NUMBER.finditer(text, max(start - _PREFIX_CHARS, 0), end), maxlen=1)
+    return value_of(last[0]) if last else None
 
 
 def parse_number(text: str) -> Decimal | None:
     """The number that `text` is, apart from white space around it and a final full stop; None if it is not one."""
     match = _NUMBER.fullmatch(text.strip().removesuffix("."))
-    return None if match is None else _value(match)
+    return None if match is None else value_of(match)
 
 
-def _value(match: re.Match[str]) -> Decimal:
+def value_of(match: re.Match[str]) -> Decimal:
+    """The number that a pattern with `NUMBER` in it has matched."""
     value = Decimal(match["digits"].replace(",", ""))
-    negative = (match["sign"] in ("-", "\u2212")) != (match["inner"] is not None)
+    negative = (match["sign"] in ("-", "\u2212", "\u2013")) != (match["inner"] is not None)
     return value.copy_negate() if negative else value
 
 

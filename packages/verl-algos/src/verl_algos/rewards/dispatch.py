@@ -118,14 +118,19 @@ def default_compute_score(
         kwargs: options of the rule.
 
     Raises:
-        ValueError: there is no rule for this data_source, or of this name.
-        TypeError: the rule does not know an option.
+        ValueError: there is no rule for this data_source, or of this name; or the ground truth is none.
+        TypeError: the response is not text, the ground truth of another type than the rule compares with, or the rule
+            does not know an option.
     """
+    if not isinstance(solution_str, str):
+        raise TypeError(
+            f"A response must be text, got {solution_str!r:.200} ({type(solution_str).__name__}): decode it."
+        )
     if rule is not None:
-        if rule not in NAMED_RULES:
+        if not isinstance(rule, str) or rule not in NAMED_RULES:
             raise ValueError(f"No reward rule is called {rule!r}. There are: {', '.join(NAMED_RULES)}.")
         return NAMED_RULES[rule](solution_str, ground_truth, **kwargs)
-    if data_source not in RULES:
+    if not isinstance(data_source, str) or data_source not in RULES:
         raise ValueError(
             f"No reward rule for data_source {data_source!r}. Known: {', '.join(sorted(RULES))}. "
             "Correct the data_source column, name a rule with reward_kwargs: {rule: NAME}, or supply your own function "

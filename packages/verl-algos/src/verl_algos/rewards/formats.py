@@ -56,5 +56,5 @@ def compute_score(
 def _compiled(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern, re.DOTALL)
-    except re.error as error:
+    except (re.error, TypeError) as error:
         raise ValueError(f"The format pattern {pattern!r} is not a regular expression: {error}.") from error

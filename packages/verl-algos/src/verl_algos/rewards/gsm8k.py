@@ -1,14 +1,39 @@
-"""GSM8K: the answer is the number after ``####`` (strict) or the last number of the response (flexible)."""
+r"""GSM8K: the answer is the number after ``####`` (strict) or the last number of the response (flexible).
+
+In strict mode the last ``####`` before a number decides, and the number must be the whole of what is marked:
+
+- Currency, emphasis and math delimiters may stand around it: ``$42``, ``**42**``, ``\boxed{42}``.
+- Behind it, a full stop, a percent sign, a unit, words, a new sentence and an explanation in parentheses are not read:
+  ``42 dollars``, ``42%``, ``42. So she is right.``, ``42 (6 * 7)``.
+- Digits behind it on the line that are set off by signs alone make it part of something else, which is no answer:
+  ``42/7``, ``42 000``, ``42e3``, ``42:30``, ``42^2``, ``42, 43``, ``42 = 6 * 7``, ``42 or 43``.
+"""
 
 import re
+from collections import deque
 from decimal import Decimal
 from typing import Any, Literal
 
-from verl_algos.rewards.decimals import canonical, find_numbers, number_at, parse_number
+from verl_algos.rewards.decimals import NUMBER, canonical, last_number, parse_number, value_of
 
 Method = Literal["strict", "flexible"]
 
-_MARKER = re.compile(r"####\s*")
+# Both are linear: a repetition is never tried again with fewer characters, or is of few.
+_MARKED = re.compile(rf"####(?!#)\s*+(?:[*_]{{1,3}}|\$?\\boxed\{{|\\\()?{NUMBER}")
+_GOES_ON = re.compile(
+    r"""
+    (?![*_$%]*+ [^\S\r\n]++ [(\[])           # an explanation in parentheses does not go on
+    (?:
+        (?: [^\w\r\n.]++ | _++ )*+ \.*+ \d    # signs and blanks, but for the full stop of a sentence, and a digit
+      | [eE] [-+\u2212]? \d                   # an exponent
+      | [^\S\r\n]*+ [xX] [^\S\r\n]*+ \d      # times
+      | [^\S\r\n]++ (?:and|or|to) [^\S\r\n]++ [$(\\]? \d
+      | [^\S\r\n]*+ \\ (?:[cdt]?frac|times|cdot|div|sqrt|pi)
+      | [^\S\r\n]*+ [\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u209c\u2150-\u218b]  # superscripts, fractions
+    )
+    """,
+    re.VERBOSE,
+)
 
 # What the original looks at and for.
 _COMPAT_WINDOW_CHARS = 300
@@ -21,18 +46,17 @@ def extract_solution(solution_str: str, method: Method = "strict") -> Decimal | 
 
     Args:
         solution_str: the response.
-        method: "strict" takes the number after the last ``####`` that a number follows, "flexible" the last number
-            anywhere.
+        method: "strict" takes the number after the last ``####`` that a number follows, None if the number goes on
+            (see the module); "flexible" the last number anywhere.
 
     Raises:
         ValueError: the method is neither.
     """
     if method == "strict":
-        answers = [number_at(solution_str, marker.end()) for marker in _MARKER.finditer(solution_str)]
-        return next((answer for answer in reversed(answers) if answer is not None), None)
+        marked = _last_marked(solution_str)
+        return None if marked is None or _GOES_ON.match(solution_str, marked.end()) else value_of(marked)
     if method == "flexible":
-        numbers = find_numbers(solution_str)
-        return numbers[-1] if numbers else None
+        return last_number(solution_str)
     raise _unknown(method)
 
 
@@ -67,15 +91,25 @@ def compute_score(
         pred = _compat_solution(solution_str, method)
         right = pred == str(ground_truth)
     else:
-        exact = f"{Decimal(repr(ground_truth)):f}" if isinstance(ground_truth, float) else str(ground_truth)
+        exact = f"{Decimal(repr(float(ground_truth))):f}" if isinstance(ground_truth, float) else str(ground_truth)
         truth = parse_number(exact)  # a float may be written with an exponent, which no answer is
         if truth is None:
-            raise ValueError(f"The ground truth of a GSM8K row must be a number, got {ground_truth!r}.")
+            raise ValueError(f"The ground truth of a GSM8K row must be a number, got {ground_truth!r:.200}.")
         answer = extract_solution(solution_str, method)
         right = answer == truth
         pred = None if answer is None else canonical(answer)
     score = 1.0 if right else 0.0 if pred is None else format_score
     return {"score": score, "acc": float(right), "pred": pred, "no_marker": float(pred is None)}
+
+
+def _last_marked(text: str) -> re.Match[str] | None:
+    place = text.rfind("####")
+    if place < 0:
+        return None
+    if (match := _MARKED.match(text, place)) is not None:
+        return match
+    last = deque(_MARKED.finditer(text, 0, place), maxlen=1)
+    return last[0] if last else None
 
 
 def _compat_solution(solution_str: str, method: Method) -> str | None:

@@ -61,7 +61,7 @@ class HfRewardModel(RewardModel):
             MissingExtraError: transformers is not installed.
             FileNotFoundError: there is no such folder.
             ValueError: the tokenizer has no chat template, the folder lacks weights of the model or its head, or the
-                model has several labels and `label` is None.
+                model has several labels and `label` is None, or none of that number.
         """
         transformers = require("transformers", "model", "A Hugging Face reward model")
         folder = Path(path).expanduser()
@@ -83,8 +83,16 @@ class HfRewardModel(RewardModel):
                 "random weights would score: it is perhaps a language model. Name the folder of a trained reward model."
             )
         labels = int(self._model.config.num_labels)
+        names = ", ".join(f"{number} ({name})" for number, name in sorted(self._model.config.id2label.items()))
         if label is None and labels != 1:
-            raise ValueError(f"The reward model in {folder} has {labels} labels: label=N says which is the reward.")
+            raise ValueError(
+                f"The reward model in {folder} has {labels} labels, {names:.500}: label=N says which is the reward."
+            )
+        if label is not None and (not isinstance(label, int) or label not in range(labels)):
+            raise ValueError(
+                f"The reward model in {folder} has no label {label!r}: it has {names:.500}. Give label one of these "
+                "numbers" + (", or leave it out." if labels == 1 else ".")
+            )
         self._label = label or 0
         self._model.to(device).eval()
         pad = self._tokenizer.pad_token_id

@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 import re
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -65,8 +66,11 @@ class JudgeRewardModel(RewardModel):
 
     Requests that fail in a way that may pass (no connection, a timeout, status 408, 409, 425, 429 or 5xx) are repeated
     after a time that doubles, with jitter, or after what the server's Retry-After says. An answer without a score is
-    asked for again too. A request that still fails is an error of its row: no score is made up.
+    asked for again too. A request that still fails, or that `messages` or `read_score` raise for, is an error of its
+    row: no score is made up. All rows are taken at once: `max_concurrency` is the only limit of what is in flight.
     """
+
+    rows_per_call = sys.maxsize
 
     def __init__(
         self,
@@ -126,27 +130,27 @@ class JudgeRewardModel(RewardModel):
         self._jitter = random.Random(0)
 
     def score(self, rows: Sequence[RewardRow]) -> Sequence[RewardResult | Exception]:
-        """Ask about all rows at once; each result has ``score`` and ``judge``, the answer, or is a `JudgeError`."""
+        """Ask about all rows at once; each result has ``score`` and ``judge``, the answer, or is what went wrong."""
         return event_loop.run(self._score_all(rows))
 
-    async def _score_all(self, rows: Sequence[RewardRow]) -> list[RewardResult | JudgeError]:
+    async def _score_all(self, rows: Sequence[RewardRow]) -> list[RewardResult | Exception]:
         slots = asyncio.Semaphore(self._max_concurrency)
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         limits = self._httpx.Limits(max_connections=self._max_concurrency)
         async with self._httpx.AsyncClient(headers=headers, timeout=self._timeout_seconds, limits=limits) as client:
 
-            async def one(row: RewardRow) -> RewardResult | JudgeError:
+            async def one(row: RewardRow) -> RewardResult | Exception:
                 async with slots:
                     try:
                         return await self._ask(client, row)
-                    except JudgeError as error:
+                    except Exception as error:  # noqa: BLE001 (`messages` and `read_score` are the user's)
                         return error
 
             tasks = [asyncio.create_task(one(row)) for row in rows]
             try:
                 return list(await asyncio.gather(*tasks))
             finally:
-                for task in tasks:  # after an error of `messages` or `read_score` the others would go on
+                for task in tasks:  # interrupted, they would go on
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
 

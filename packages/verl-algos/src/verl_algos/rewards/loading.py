@@ -5,16 +5,18 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
+from verl_algos.import_path import hint, no_function
 from verl_algos.rewards.source import defined_at, raised_at, said
 from verl_algos.rewards.types import RewardFunction, RewardLoadError, RewardModel
 
 _PACKAGE_PREFIX = "pkg://"
+_FUNCTION_KEY, _MODEL_KEY = "reward.custom_reward_function", "reward.reward_model"
 
 
 def load_custom(path: str | Path, name: str = "compute_score") -> RewardFunction:
@@ -24,24 +26,23 @@ def load_custom(path: str | Path, name: str = "compute_score") -> RewardFunction
 
     Raises:
         RewardLoadError: the file or module does not exist or fails while it is executed (chained; also by
-            sys.exit), has no such name, or the name is not callable.
+            sys.exit), has no such name, or it is no function: a class, say. An object that can be called is one.
     """
-    location = str(path)
-    if location.startswith(_PACKAGE_PREFIX):
-        module = _import_module(location.removeprefix(_PACKAGE_PREFIX))
-    else:
-        module = _execute_file(Path(path).expanduser())
+    module = _load(str(path))
     if not hasattr(module, name):
-        public = ", ".join(sorted(n for n, value in vars(module).items() if callable(value) and not n.startswith("_")))
+        public = _public(module, lambda value: no_function(value, may_be_async=True) is None)
         raise RewardLoadError(
-            f"The reward function {name!r} is not defined in {location}. Callable names there: {public or 'none'}. "
-            "Set reward.custom_reward_function.name to one of them."
+            f"The reward function {name!r} is not defined in {path}. Callable names there: "
+            f"{', '.join(public) or 'none'}.{hint(name, public)} Set {_FUNCTION_KEY}.name to one of them."
         )
     function = getattr(module, name)
-    if not callable(function):
+    if (kind := no_function(function, may_be_async=True)) is not None:
+        remedy = ""
+        if _is_model_class(function):
+            remedy = f" It is a reward model: set {_MODEL_KEY}.path={path}:{name} instead of {_FUNCTION_KEY}.path."
         raise RewardLoadError(
-            f"{name!r} in {location} is a {type(function).__name__}, not a function: a reward function is called as "
-            "compute_score(data_source, solution_str, ground_truth, extra_info=None)."
+            f"{name!r} in {path} is {kind}, not a function: a reward function is called as "
+            f"compute_score(data_source, solution_str, ground_truth, extra_info=None).{remedy}"
         )
     return cast(RewardFunction, function)
 
@@ -50,27 +51,62 @@ def load_model_class(location: str) -> type[RewardModel]:
     """The class at ``FILE.py:Class`` or ``package.module:Class`` (also written ``pkg://package.module:Class``).
 
     Raises:
-        RewardLoadError: as `load_custom`; or the class is no `RewardModel`.
+        RewardLoadError: as `load_custom`; or the class is no `RewardModel`, leaves `score` out, or has one that cannot
+            be called with the rows or is async.
     """
     path, colon, name = location.rpartition(":")
     if not colon or not path or not name.isidentifier():
         raise RewardLoadError(f"The reward model {location!r} is not written as FILE.py:Class or package.module:Class.")
     if all(map(str.isidentifier, path.split("."))) and not path.endswith(".py"):
         path = _PACKAGE_PREFIX + path
-    kind: Any = load_custom(path, name)
-    if not isinstance(kind, type) or not issubclass(kind, RewardModel):
+    module = _load(path)
+    kind = getattr(module, name, None)
+    if not _is_model_class(kind):
+        public = _public(module, _is_model_class)
+        if not hasattr(module, name):
+            problem = f"The reward model {name!r} is not defined in {path}."
+        else:
+            what = f"a {type(kind).__name__}, and not its class" if isinstance(kind, RewardModel) else no_function(kind)
+            problem = f"{name} in {path} is not a reward model but {what or 'a function'}."
+            if what != "a class" and callable(kind):
+                problem += f" A function is named by {_FUNCTION_KEY}.path={path} and .name={name}."
         raise RewardLoadError(
-            f"{name} in {path} is not a reward model: make it a subclass of verl_algos.rewards.RewardModel that "
-            "implements score(rows)."
+            f"{problem} Reward models there: {', '.join(public) or 'none'}."
+            f"{hint(name, [*public, *getattr(module, '__all__', ())])} Correct the class that {_MODEL_KEY}.path "
+            "names, or make it a subclass of verl_algos.rewards.RewardModel that implements score(rows)."
         )
+    _check_score(kind, f"The reward model {name} in {path}")
     return kind
+
+
+def _check_score(kind: type[RewardModel], called: str) -> None:
+    if inspect.isabstract(kind):
+        raise RewardLoadError(
+            f"{called} does not implement {', '.join(sorted(kind.__abstractmethods__))}: give it score(self, rows), "
+            "which returns one reward for each row."
+        )
+    if (what := no_function(kind.score)) is not None:
+        raise RewardLoadError(
+            f"{called} has a score that is {what}, but score(rows) is called plainly and returns the rewards "
+            "themselves. Make it a plain method (asyncio.run awaits inside), or write an async reward function for one "
+            f"row and name it by {_FUNCTION_KEY}.path."
+        )
+    is_method = inspect.isfunction(inspect.getattr_static(kind, "score"))
+    signature = inspect.signature(kind.score)
+    try:
+        signature.bind(*([None, []] if is_method else [[]]))
+    except TypeError as error:
+        raise RewardLoadError(
+            f"{called} has score{signature}, which cannot be called as model.score(rows): {error}. Write it as "
+            "score(self, rows)."
+        ) from error
 
 
 def load_model(location: str, kwargs: Mapping[str, Any] | None = None) -> RewardModel:
     """Make a reward model of the class at ``FILE.py:Class`` or ``package.module:Class``, with `kwargs`.
 
     Raises:
-        RewardLoadError: as `load_model_class`; or the class leaves `score` out, or raises when it is made (chained).
+        RewardLoadError: as `load_model_class`; or the class raises when it is made (chained).
     """
     kind = load_model_class(location)
     try:
@@ -105,6 +141,20 @@ def check_signature(function: RewardFunction, kwargs: Mapping[str, Any] | None =
             f"solution_str=..., ground_truth=..., extra_info=...{options}): {error}. Give it these parameters (or "
             "**kwargs for those that it does not need)" + (", or correct reward_kwargs." if options else ".")
         ) from error
+
+
+def _is_model_class(value: object) -> TypeGuard[type[RewardModel]]:
+    return isinstance(value, type) and issubclass(value, RewardModel) and value is not RewardModel
+
+
+def _public(module: ModuleType, wanted: Callable[[object], bool]) -> list[str]:
+    return sorted(name for name, value in vars(module).items() if not name.startswith("_") and wanted(value))
+
+
+def _load(location: str) -> ModuleType:
+    if location.startswith(_PACKAGE_PREFIX):
+        return _import_module(location.removeprefix(_PACKAGE_PREFIX))
+    return _execute_file(Path(location).expanduser())
 
 
 def _import_module(name: str) -> ModuleType:

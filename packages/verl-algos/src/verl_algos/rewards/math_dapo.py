@@ -6,6 +6,7 @@ Equality is that of Minerva (Lewkowycz et al. 2022, arXiv:2206.14858, appendix D
 import re
 from typing import Any
 
+from verl_algos.rewards import truths
 from verl_algos.rewards.boxed import MAX_ANSWER_CHARS, last_boxed
 from verl_algos.rewards.decimals import canonical, parse_number
 
@@ -65,14 +66,21 @@ def compute_score(solution_str: str, ground_truth: Any, compat: bool = False) ->
     Returns:
         ``score``; ``acc``, whether it is right; ``pred``, the normalised answer, None without one ("[INVALID]" with
         `compat`).
+
+    Raises:
+        TypeError: the ground truth is neither text nor a number.
+        ValueError: it is empty.
     """
-    truth = normalise(str(ground_truth))
+    text = truths.text_of(ground_truth, "math_dapo")
     if compat:
         pred: str | None = _compat_answer(solution_str)
+        right = pred == normalise(text)
     else:
         answer = extract_solution(solution_str)
-        pred = None if answer is None else normalise(answer)
-    right = pred is not None and (pred == truth or (not compat and _same_number(pred, truth)))
+        # A word that the normalisation takes for a unit may be all that there is: "degrees" is not "students".
+        pred = None if answer is None else normalise(answer) or answer
+        truth = normalise(text) or text
+        right = pred is not None and (pred == truth or _same_number(pred, truth))
     return {"score": 1.0 if right else -1.0, "acc": right, "pred": pred}
 
 

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from verl_algos.rewards import boxed, plain_math
+from verl_algos.rewards import boxed, plain_math, truths
 from verl_algos.rewards.extras import require
 from verl_algos.rewards.rationals import ImproperError, exact_number
 
@@ -47,13 +47,17 @@ def compute_score(
 
     Raises:
         MissingExtraError: Math-Verify is needed and not installed.
-        ValueError: the ground truth is empty, or cannot be parsed.
+        TypeError: the ground truth is neither text nor a number, nor a list of them.
+        ValueError: it is empty, or cannot be parsed.
     """
     if compat:
         return boxed.compute_score(solution_str, ground_truth, format_score, compat=True)
-    truths = ground_truth if isinstance(ground_truth, list | tuple) else [ground_truth]
+    golds = ground_truth if isinstance(ground_truth, list | tuple) else [ground_truth]
+    if not golds:
+        raise ValueError("The ground truth of a mathematics row is an empty list: give one right answer at least.")
+    golds = [truths.text_of(gold, "mathematics") for gold in golds]
     pred = boxed.last_boxed(solution_str)
-    right = pred is not None and any(is_equal(pred, truth) for truth in truths)
+    right = pred is not None and any(is_equal(pred, gold) for gold in golds)
     score = 1.0 if right else 0.0 if pred is None else format_score
     return {"score": score, "acc": float(right), "pred": pred}
 
@@ -65,9 +69,10 @@ def is_equal(answer: str, ground_truth: Any) -> bool:
 
     Raises:
         MissingExtraError: Math-Verify is needed and not installed.
-        ValueError: the ground truth is empty, or cannot be parsed.
+        TypeError: the ground truth is neither text nor a number.
+        ValueError: it is empty, or cannot be parsed.
     """
-    gold, pred = _bare(str(ground_truth)), _bare(answer)
+    gold, pred = _bare(truths.text_of(ground_truth, "mathematics")), _bare(answer)
     if not gold:
         raise ValueError("The ground truth of a mathematics row is empty.")
     if not pred or len(pred) > boxed.MAX_ANSWER_CHARS:

@@ -56,9 +56,11 @@ def compute_score(
     """
     letters = string.ascii_uppercase[: choices if isinstance(choices, int) else len(choices)]
     text = str(ground_truth).strip().strip("().").upper()
-    truth = letters[int(text)] if text.isdecimal() and int(text) < len(letters) else text
+    truth = letters[int(text)] if re.fullmatch("[0-9]{1,2}", text) and int(text) < len(letters) else text
     if len(truth) != 1 or truth not in letters:
-        raise ValueError(f"The ground truth of a multiple-choice row must be one of {letters}, got {ground_truth!r}.")
+        raise ValueError(
+            f"The ground truth of a multiple-choice row must be one of {letters}, got {ground_truth!r:.200}."
+        )
     pred = extract_choice(solution_str, letters)
     score = 1.0 if pred == truth else 0.0 if pred is None else format_score
     return {"score": score, "acc": float(pred == truth), "pred": pred}

@@ -51,7 +51,8 @@ def apply(
         (the penalty) and ``overlong`` (whether it is below 0).
 
     Raises:
-        ValueError: the numbers of scores and lengths differ, or the buffer is longer than a response may be.
+        ValueError: the numbers of scores and lengths differ, the buffer is longer than a response may be, or a function
+            reports one of these entries itself.
     """
     if len(scores) != len(response_tokens):
         raise ValueError(f"There are {len(scores)} scores and {len(response_tokens)} response lengths.")
@@ -66,5 +67,10 @@ def apply(
     for score, tokens in zip(scores, response_tokens, strict=True):
         added = penalty(tokens, max_response_tokens, config)
         told = {"overlong_reward": added, "overlong": added < 0} if config.log else {}
+        if clash := sorted(told.keys() & score.extra.keys()):
+            raise ValueError(
+                f"The reward function reports {clash[0]!r}, and so does overlong_buffer_cfg.log: give the function's "
+                "entry another name, or set log to false."
+            )
         punished.append(Score(score.score + added, score.extra | told))
     return punished

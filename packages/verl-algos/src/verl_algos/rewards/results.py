@@ -5,6 +5,12 @@ import math
 import numbers
 from typing import Any
 
+#: Types whose values never change, mean the same in any process, and are what they say.
+PLAIN = frozenset({float, int, bool, str, type(None)})
+
+#: Entries that no reward may report beside "score": ``reward/NAME`` is a count of the run's own, or the reward itself.
+RESERVED_NAMES = frozenset({"timeout", "exception", "unparsable", "workers_replaced", "empty_responses", "reward"})
+
 #: The largest finite float32.
 FLOAT32_MAX = 3.4028234663852886e38
 

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from verl_algos.rewards import scoring
+from verl_algos.rewards._job import Job
 from verl_algos.rewards._pool import Pool, WorkerStartError
 from verl_algos.rewards.types import (
     Failure,
@@ -23,9 +24,6 @@ from verl_algos.rewards.types import (
 )
 
 __all__ = ["RewardRunner", "RunnerResult", "WorkerStartError", "is_async"]
-
-#: What published rules report as the prediction of an answer that could not be parsed.
-_NO_ANSWER = (None, "[INVALID]")
 
 
 @dataclass(frozen=True)
@@ -58,13 +56,15 @@ class RewardRunner:
     """Scores rows with one function or model. A context manager; `close` ends its workers.
 
     Results are the same, and in the order of the rows, for any number of workers. A row that reaches a limit, raises or
-    ends its worker is counted; the others are scored as if it were not there. If every one of several rows raises, the
-    function is broken and not the rows: that is a `RewardError`.
+    ends its worker is counted; the others are scored as if it were not there. If every one of several rows raises, or
+    every one of sixteen rows chosen at random from more reaches a limit of time, the function is broken and not the
+    rows: that is a `RewardError`.
 
     Workers are processes of their own. They import the function by name, or get its code if it lives in a script, a
     notebook or another function; a script needs no ``if __name__ == "__main__"``. They end with this process, however
-    it ends. Async functions run in one worker, up to `max_concurrency` calls at once, so that what they share (a
-    session, a rate limit) is shared. A `RewardModel` runs in this process whatever num_workers says.
+    it ends, and with each of them everything that it started (on systems other than Linux, what it did not start in a
+    session of its own). Async functions run in one worker, up to `max_concurrency` calls at once, so that what they
+    share (a session, a rate limit) is shared. A `RewardModel` runs in this process whatever num_workers says.
     """
 
     function: RewardFunction | RewardModel
@@ -81,7 +81,7 @@ class RewardRunner:
     memory_mb: int | None = 4096
     """Data of each worker, beyond which a row raises MemoryError; None: no limit."""
     max_concurrency: int = 64
-    """Calls of an async function in flight at once; rows that a model gets at once."""
+    """Calls of an async function in flight at once; rows that a model gets at once, unless it has `rows_per_call`."""
     failed_score: float = 0.0
     """The reward of a row that failed; NaN leaves it out of its group."""
 
@@ -93,6 +93,8 @@ class RewardRunner:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name}={value} must be more than 0 and finite.")
+        if not isinstance(self.function, RewardModel):
+            scoring.bound(self.function, self.kwargs)  # its options clash with nothing
         self._pool: Pool | None = None
         self._lock = threading.Lock()
 
@@ -115,24 +117,26 @@ class RewardRunner:
         """Score `rows`; may be called from any thread, one call after another.
 
         Raises:
-            RewardError: every row, of at least two, raised; or a model returned another number of results.
+            RewardError: every row, of at least two, raised; a sample of the rows all reached a limit of time; or a
+                model returned another number of results.
             RewardLoadError: a worker cannot load the function.
             WorkerStartError: a worker died while it started.
         """
+        job = Job(rows)
         with self._lock:
             replaced = 0
             if not rows:
-                outcomes: list[Score | Failure] = []
+                pass
             elif isinstance(self.function, RewardModel):
-                outcomes = self._by_model(self.function, rows)
+                self._by_model(self.function, job)
             elif self.num_workers == 0:
-                outcomes = self._here(self.function, rows)
+                self._here(self.function, job)
             else:
                 pool = self._pool = self._pool or self._new_pool(self.function)
                 before = pool.replaced
-                outcomes = pool.run(rows, together=is_async(self.function))
+                pool.run(job, together=is_async(self.function))
                 replaced = pool.replaced - before
-        return self._result(rows, outcomes, replaced)
+        return self._result(job, replaced)
 
     def _new_pool(self, function: RewardFunction) -> Pool:
         return Pool(
@@ -146,75 +150,73 @@ class RewardRunner:
             max_concurrency=self.max_concurrency,
         )
 
-    def _here(self, function: RewardFunction, rows: Sequence[RewardRow]) -> list[Score | Failure]:
-        outcomes: dict[int, Score | Failure] = {}
+    def _here(self, function: RewardFunction, job: Job) -> None:
+        call = scoring.bound(function, self.kwargs)
         pending: dict[int, Awaitable[object]] = {}
 
         def failed(index: int, error: RewardError | RewardTimeoutError) -> None:
-            outcomes[index] = scoring.as_failure(error)
+            job.settle(index, scoring.as_failure(error))
 
         try:
-            for index, row in enumerate(rows):
+            if is_async(function):
+                job.probes_first(alone=False)
+            for index in job.take(job.left):
+                row = job.rows[index]
                 if row.extra_info is not None:  # the function may write into it, and rows share it
                     row = row._replace(extra_info=copy(row.extra_info))
                 try:
-                    result = scoring.call(function, index, row, self.kwargs)
+                    result = scoring.call(function, call, index, row)
                 except RewardError as error:
                     failed(index, error)
                     continue
                 if isinstance(result, Score):
-                    outcomes[index] = result
+                    job.settle(index, result)
                 else:
                     pending[index] = result
             if pending:
                 scoring.settle(
                     function,
-                    rows,
+                    job.rows,
                     pending,
-                    outcomes.__setitem__,
+                    job.settle,
                     failed,
                     max_concurrency=self.max_concurrency,
                     wall_seconds=self.wall_seconds,
                 )
         finally:
             scoring.close(pending.values())
-        return [outcomes[index] for index in range(len(rows))]
 
-    def _by_model(self, model: RewardModel, rows: Sequence[RewardRow]) -> list[Score | Failure]:
-        outcomes: list[Score | RewardError] = []
-        for begin in range(0, len(rows), self.max_concurrency):
-            indices = range(begin, min(begin + self.max_concurrency, len(rows)))
-            batch = [rows[index] for index in indices]
+    def _by_model(self, model: RewardModel, job: Job) -> None:
+        def settle(indices: Sequence[int]) -> None:
+            outcomes = scoring.score_batch(model, indices, [job.rows[index] for index in indices])
+            for index, outcome in zip(indices, outcomes, strict=True):
+                job.settle(index, scoring.as_failure(outcome) if isinstance(outcome, RewardError) else outcome)
+
+        most = self.max_concurrency if model.rows_per_call is None else model.rows_per_call
+        for begin in range(0, len(job.rows), most):
+            indices = range(begin, min(begin + most, len(job.rows)))
             try:
-                outcomes += scoring.score_batch(model, indices, batch)
+                settle(indices)
             except RewardCountError:
                 raise
             except RewardError:  # one row of the batch may be to blame for it
-                for index, row in zip(indices, batch, strict=True):
+                for index in indices:
                     try:
-                        outcomes += scoring.score_batch(model, [index], [row])
+                        settle([index])
                     except RewardError as error:
-                        outcomes.append(error)
-        return [scoring.as_failure(outcome) if isinstance(outcome, RewardError) else outcome for outcome in outcomes]
+                        job.settle(index, scoring.as_failure(error))
 
-    def _result(self, rows: Sequence[RewardRow], outcomes: Sequence[Score | Failure], replaced: int) -> RunnerResult:
-        failures = {index: outcome for index, outcome in enumerate(outcomes) if isinstance(outcome, Failure)}
-        raised = [index for index, failure in failures.items() if failure.kind == "exception"]
-        if len(rows) > 1 and len(raised) == len(rows):
+    def _result(self, job: Job, replaced: int) -> RunnerResult:
+        raised = [index for index, failure in job.failures.items() if failure.kind == "exception"]
+        if len(job.rows) > 1 and len(raised) == len(job.rows):
             raise RewardError(
-                f"All {len(rows)} rows failed, so the reward function is broken and not the rows. The first: "
-                f"{failures[0].message}",
+                f"All {len(raised)} rows failed, so the reward function is broken and not the rows. The first: "
+                f"{job.failures[0].message}",
                 0,
-                rows[0].data_source,
+                job.rows[0].data_source,
             )
-        no_score = Score(self.failed_score, {})
-        scores = [outcome if isinstance(outcome, Score) else no_score._replace(extra={}) for outcome in outcomes]
-        unparsable = [
-            index
-            for index, (_, extra) in enumerate(scores)
-            if extra.get("pred", "") in _NO_ANSWER or extra.get("no_answer")
-        ]
-        return RunnerResult(scores, failures, tuple(unparsable), replaced)
+        scores = [outcome if isinstance(outcome, Score) else Score(self.failed_score, {}) for outcome in job.outcomes]
+        return RunnerResult(scores, dict(sorted(job.failures.items())), tuple(sorted(job.unparsable)), replaced)
 
 
 def is_async(function: RewardFunction) -> bool:

@@ -2,12 +2,15 @@
 
 import asyncio
 import inspect
+import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
-from typing import Any, NoReturn, TypeGuard
+from functools import partial
+from itertools import chain
+from typing import Any, NoReturn, cast
 
 from verl_algos.rewards import event_loop
-from verl_algos.rewards.results import FLOAT32_MAX, describe, is_finite, plain, unwrap
+from verl_algos.rewards.results import FLOAT32_MAX, RESERVED_NAMES, describe, is_finite, plain, unwrap
 from verl_algos.rewards.source import defined_at, raised_at, said
 from verl_algos.rewards.types import (
     Failure,
@@ -20,7 +23,10 @@ from verl_algos.rewards.types import (
     Score,
 )
 
-_PLAIN = frozenset({float, int, bool, str, type(None)})
+#: What a function is called with.
+_ROW = ("data_source", "solution_str", "ground_truth", "extra_info")
+# What Score(*pair) does, without a call of Python code for each.
+_score = cast(Callable[[Iterable[Any]], Score], partial(tuple.__new__, Score))
 _ADVICE = " Repair the function or the row; nothing was scored."
 
 
@@ -59,11 +65,12 @@ def score_all(
             if isinstance(outcome, RewardError):
                 raise outcome
         return [outcome for outcome in outcomes if isinstance(outcome, Score)]
+    bound_function = bound(function, kwargs or {})
     scores: list[Score | None] = [None] * len(rows)
     pending: dict[int, Awaitable[object]] = {}
     try:
         for index, row in enumerate(rows):
-            result = call(function, index, row, kwargs or {})
+            result = call(function, bound_function, index, row)
             if isinstance(result, Score):
                 scores[index] = result
             else:
@@ -78,71 +85,45 @@ def score_all(
     return [score for score in scores if score is not None]
 
 
-def call(function: RewardFunction, index: int, row: RewardRow, kwargs: Mapping[str, Any]) -> Score | Awaitable[object]:
+def bound(function: RewardFunction, kwargs: Mapping[str, Any]) -> RewardFunction:
+    """`function` with its own options.
+
+    Raises:
+        ValueError: an option has the name of what every row is called with.
+    """
+    if clash := [name for name in _ROW if name in kwargs]:
+        raise ValueError(
+            f"The options of the reward function {_name(function)} have {', '.join(clash)}, which each row gives it. "
+            "Give the option another name."
+        )
+    # A tenth of the cost of a GSM8K answer is saved where there is nothing to merge.
+    return partial(function, **kwargs) if kwargs else function
+
+
+def call(function: RewardFunction, call: RewardFunction, index: int, row: RewardRow) -> Score | Awaitable[object]:
     """Call `function` on one row: its checked result, or what is to be awaited for it.
+
+    Args:
+        function: as it was given, for messages.
+        call: the same, `bound`.
+        index: of the row, for messages.
+        row: what it is called with.
 
     Raises:
         RewardError: the function raised, or returned no reward.
     """
-    result = returned(function, index, row, kwargs)
-    if is_plain(result):
-        extra = result.copy()
-        return Score(extra.pop("score"), extra)
-    return rewarded(function, index, row, result)
-
-
-def rewarded(function: RewardFunction, index: int, row: RewardRow, result: object) -> Score | Awaitable[object]:
-    """What `function` returned for a row: checked, or what is to be awaited for it.
-
-    Raises:
-        RewardError: it is no reward.
-    """
-    return result if inspect.isawaitable(result) else checked(function, index, row, result)
-
-
-def returned(
-    function: RewardFunction,
-    index: int,
-    row: tuple[str, str, Any, Mapping[str, Any] | None],
-    kwargs: Mapping[str, Any],
-) -> object:
-    """Call `function` on one row, a `RewardRow` or its parts: what it returned, unchecked.
-
-    Raises:
-        RewardError: the function raised.
-    """
-    data_source, solution_str, ground_truth, extra_info = row
     try:
-        if kwargs:
-            result: object = function(
-                data_source=data_source,
-                solution_str=solution_str,
-                ground_truth=ground_truth,
-                extra_info=extra_info,
-                **kwargs,
-            )
-        else:  # a tenth of the cost of a GSM8K answer is saved where there is nothing to merge
-            result = function(
-                data_source=data_source, solution_str=solution_str, ground_truth=ground_truth, extra_info=extra_info
-            )
-    except (KeyboardInterrupt, GeneratorExit):
+        result = call(
+            data_source=row.data_source,
+            solution_str=row.solution_str,
+            ground_truth=row.ground_truth,
+            extra_info=row.extra_info,
+        )
+    except KeyboardInterrupt:
         raise
     except BaseException as error:  # a user's function may raise anything, and call sys.exit
-        raise _raised(function, index, RewardRow(*row), error) from error
-    return result
-
-
-def is_plain(result: object) -> TypeGuard[dict[str, Any]]:
-    """Whether it is a dict of plain numbers and texts that is a reward, as of nearly every rule.
-
-    Nothing is to be checked of such a result, and a shallow copy of it never changes. Another one may be a reward too.
-    """
-    if type(result) is not dict or type(score := result.get("score")) is not float:
-        return False
-    acc = result.get("acc", 0.0)
-    if type(acc) is not float or not (-FLOAT32_MAX <= score <= FLOAT32_MAX and -FLOAT32_MAX <= acc <= FLOAT32_MAX):
-        return False
-    return _PLAIN.issuperset(map(type, result.values()))
+        raise error_of(function, index, row, error) from error
+    return result if inspect.isawaitable(result) else checked(function, index, row, result)
 
 
 def score_batch(model: RewardModel, indices: Sequence[int], rows: Sequence[RewardRow]) -> list[Score | RewardError]:
@@ -155,12 +136,15 @@ def score_batch(model: RewardModel, indices: Sequence[int], rows: Sequence[Rewar
     if not rows:
         return []
     try:
-        results = model.score(rows)
+        results: Any = model.score(rows)
+        if inspect.isawaitable(results):
+            close([results])
+            raise TypeError("score(rows) returned something to await: it is called plainly and returns the rewards")
         num_results = len(results)
-    except (KeyboardInterrupt, GeneratorExit):
+    except KeyboardInterrupt:
         raise
     except BaseException as error:  # a user's model may raise anything, and call sys.exit
-        raise _raised(model, indices[0], rows[0], error) from error
+        raise error_of(model, indices[0], rows[0], error) from error
     if num_results != len(rows):
         raise RewardCountError(
             f"The reward model {type(model).__name__} returned {num_results} results for {len(rows)} rows. Let it "
@@ -172,7 +156,7 @@ def score_batch(model: RewardModel, indices: Sequence[int], rows: Sequence[Rewar
     for index, row, result in zip(indices, rows, results, strict=True):
         try:
             if isinstance(result, Exception):
-                raise _raised(model, index, row, result) from result
+                raise error_of(model, index, row, result) from result
             outcomes.append(checked(model, index, row, result))
         except RewardError as error:
             outcomes.append(error)
@@ -181,7 +165,7 @@ def score_batch(model: RewardModel, indices: Sequence[int], rows: Sequence[Rewar
 
 def settle(
     function: RewardFunction,
-    rows: Sequence[RewardRow],
+    rows: Sequence[RewardRow] | Mapping[int, RewardRow],
     pending: Mapping[int, Awaitable[object]],
     scored: Callable[[int, Score], None],
     failed: Callable[[int, RewardError | RewardTimeoutError], None] | None,
@@ -193,7 +177,7 @@ def settle(
 
     Args:
         function: that they came from.
-        rows: all rows, which the indices count.
+        rows: those of the indices, at least.
         pending: what is to be awaited for each index.
         scored: called on the loop for each that is a reward.
         failed: called on the loop for each that is none; None: the first one is raised and the others are cancelled.
@@ -207,7 +191,7 @@ def settle(
         event_loop.run(_await_all(function, rows, pending, scored, failed, max_concurrency, wall_seconds))
     except CancelledError as error:  # the function cancelled every task of the loop
         first = next(iter(pending))
-        raise _raised(function, first, rows[first], error) from error
+        raise error_of(function, first, rows[first], error) from error
 
 
 def close(awaitables: Iterable[Awaitable[object]]) -> None:
@@ -219,7 +203,7 @@ def close(awaitables: Iterable[Awaitable[object]]) -> None:
 
 async def _await_all(
     function: RewardFunction,
-    rows: Sequence[RewardRow],
+    rows: Sequence[RewardRow] | Mapping[int, RewardRow],
     pending: Mapping[int, Awaitable[object]],
     scored: Callable[[int, Score], None],
     failed: Callable[[int, RewardError | RewardTimeoutError], None] | None,
@@ -236,7 +220,7 @@ async def _await_all(
                 async with limit:
                     result = await awaitable
                 score = checked(function, index, rows[index], result)
-            except (KeyboardInterrupt, GeneratorExit):
+            except KeyboardInterrupt:
                 raise
             except RewardError as error:
                 problem: RewardError | RewardTimeoutError = error
@@ -246,7 +230,7 @@ async def _await_all(
                 if limit.expired():
                     problem = RewardTimeoutError(f"it was waited for longer than {wall_seconds:g} s")
                 else:
-                    problem = _raised(function, index, rows[index], error)
+                    problem = error_of(function, index, rows[index], error)
                     problem.__cause__ = error
             else:
                 scored(index, score)
@@ -277,6 +261,8 @@ def checked(function: RewardFunction | RewardModel, index: int, row: RewardRow, 
                 function, index, row, f"a mapping without 'score' (it has {', '.join(map(repr, result)) or 'nothing'})"
             )
         extra = {str(key): plain(value) for key, value in result.items() if key != "score"}
+        if clash := sorted(RESERVED_NAMES & extra.keys()):
+            _refuse(function, index, row, f"an entry {clash[0]!r}, which a run reports itself: give it another name")
         if "acc" in extra:
             acc = unwrap(extra["acc"])
             if not is_finite(acc):
@@ -287,6 +273,27 @@ def checked(function: RewardFunction | RewardModel, index: int, row: RewardRow, 
     return Score(score, {"acc": score})
 
 
+def plain_scores(results: Sequence[dict[str, Any]]) -> list[Score] | None:
+    """What `checked` says of each of many results, if it changes nothing of them; None if it does of any.
+
+    All of it is done by loops in C, in a fifth of the time, for rows that cost as little as five microseconds.
+
+    Args:
+        results: of `PLAIN` values under texts; the scores keep them.
+    """
+    names = set(chain.from_iterable(results))
+    scores = [result.get("score") for result in results]
+    accs = [result.get("acc", 0.0) for result in results] if "acc" in names else []
+    if {*map(type, scores), *map(type, accs)} != {float} or not RESERVED_NAMES.isdisjoint(names):
+        return None
+    for values in filter(None, (scores, accs)):
+        if not (math.isfinite(sum(values)) and min(values) >= -FLOAT32_MAX and max(values) <= FLOAT32_MAX):
+            return None
+    for result in results:
+        del result["score"]
+    return list(map(_score, zip(scores, results, strict=True)))
+
+
 def _finite(function: RewardFunction | RewardModel, index: int, row: RewardRow, value: object) -> float:
     number = unwrap(value)
     if not is_finite(number):
@@ -294,14 +301,19 @@ def _finite(function: RewardFunction | RewardModel, index: int, row: RewardRow, 
     return float(number)
 
 
+def _name(function: RewardFunction | RewardModel) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
 def _describe(function: RewardFunction | RewardModel, index: int, row: RewardRow) -> str:
-    name = getattr(function, "__name__", type(function).__name__)
+    name = _name(function)
     kind, code = ("model", function.score) if isinstance(function, RewardModel) else ("function", function)
     place = f" ({at})" if (at := defined_at(code)) else ""
     return f"The reward {kind} {name}{place} failed on row {index} (data_source {row.data_source!r}): it"
 
 
-def _raised(function: RewardFunction | RewardModel, index: int, row: RewardRow, error: BaseException) -> RewardError:
+def error_of(function: RewardFunction | RewardModel, index: int, row: RewardRow, error: BaseException) -> RewardError:
+    """What is said of a function or model that raised `error` on a row."""
     where = f", at {at}" if (at := raised_at(error)) else ""
     return RewardError(
         f"{_describe(function, index, row)} raised {type(error).__name__}: {said(error)}{where}.{_ADVICE}",

@@ -36,6 +36,9 @@ class RewardModel(ABC):
     reward function.
     """
 
+    rows_per_call: int | None = None
+    """Most rows that a `RewardRunner` gives to one call of `score`; None: its max_concurrency."""
+
     @abstractmethod
     def score(self, rows: Sequence[RewardRow]) -> Sequence[RewardResult | Exception]:
         """Return one reward per row, in order: a number, or a mapping with "score"; or why that row has none.

@@ -4,6 +4,8 @@ import inspect
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from verl_algos.rewards.loading import check_signature
+from verl_algos.rewards.results import RESERVED_NAMES
 from verl_algos.rewards.scoring import checked
 from verl_algos.rewards.types import RewardFunction, RewardResult, RewardRow, Score
 
@@ -26,16 +28,21 @@ class WeightedSum:
     other entries of an earlier part come before those of a later one.
 
     Raises:
-        ValueError: there is no part, two have the same name, or one is called score, acc or pred.
+        ValueError: there is no part, two have the same name, or one is called score, acc, pred or what a run reports
+            itself.
+        RewardLoadError: a part cannot be called with its options.
     """
 
     def __init__(self, parts: Sequence[Part]) -> None:
         names = [part.name for part in parts]
-        if not parts or len(set(names)) != len(names) or {"score", "acc", "pred"} & set(names):
+        taken = {"score", "acc", "pred", *RESERVED_NAMES}
+        if not parts or len(set(names)) != len(names) or taken & set(names):
             raise ValueError(
                 f"The parts of a weighted reward are called {names}: give at least one, each a name of its own other "
-                "than score, acc and pred."
+                f"than {', '.join(sorted(taken))}."
             )
+        for part in parts:
+            check_signature(part.function, part.kwargs)
         self.parts = tuple(parts)
 
     def __call__(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from verl_algos._layout import Layout
+from verl_algos._numbers import checked
 from verl_algos.rollout_correction.mismatch import divergence_metrics, probability_metrics
 from verl_algos.rollout_correction.ratios import Mismatch, mean
 from verl_algos.rollout_correction.rejection import masked_fractions, rejected
@@ -97,6 +98,8 @@ def correct(
         raise ValueError("rollout_is_batch_normalize normalises weights, but rollout_is is None: set both or neither.")
     if weight_mean is not None and not rollout_is_batch_normalize:
         raise ValueError("weight_mean was given, but only rollout_is_batch_normalize divides by it: set it, too.")
+    if weight_mean is not None:
+        checked("weight_mean", weight_mean, "it is the mean of weights, see weight_total", minimum=0.0)
     rejections = parse_rejections(rollout_rs, rollout_rs_threshold)
     mismatch = Mismatch.of(old_logprobs, rollout_logprobs, mask, cu_seqlens)
     metrics = divergence_metrics(mismatch)

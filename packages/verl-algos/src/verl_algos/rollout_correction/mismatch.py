@@ -14,8 +14,7 @@ def divergence_metrics(mismatch: Mismatch) -> dict[str, float]:
     chi2_seq.
     """
     log_ratio = mismatch.layout.compact(mismatch.bounded)
-    training = -mismatch.sequence_means(mismatch.logprobs)[mismatch.sequences]
-    rollout = -mismatch.sequence_means(mismatch.rollout_logprobs)[mismatch.sequences]
+    training, rollout = mismatch.log_perplexities()
     difference = training - rollout
     products = mismatch.sequence_sums(mismatch.log_ratio)[mismatch.sequences].clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     some = float(len(log_ratio) > 0)

@@ -6,7 +6,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from verl_algos._finite import saturated
+from verl_algos._finite import DIFFERENCE_LIMIT
 from verl_algos._layout import Layout
 from verl_algos.errors import NonFiniteError
 
@@ -35,11 +35,11 @@ class Mismatch:
             ValueError: shapes disagree.
             NonFiniteError: a log-prob of a valid token is not finite.
         """
-        columns = {"old_logprobs": old_logprobs.detach(), "rollout_logprobs": rollout_logprobs.detach()}
+        columns = {"old_logprobs": old_logprobs, "rollout_logprobs": rollout_logprobs}
         layout = Layout.of(mask, cu_seqlens, **columns)
         selected = {}
         for name, column in columns.items():
-            values = layout.select(column).double()
+            values = layout.select(column).detach().double()
             bad = int((~values.isfinite()).sum())
             if bad:
                 raise NonFiniteError(
@@ -47,13 +47,13 @@ class Mismatch:
                     "them. Repair the engine that computed them, or clear these tokens in the mask.",
                     name,
                 )
-            selected[name] = saturated(values)
+            selected[name] = values
         return cls(layout, selected["old_logprobs"], selected["rollout_logprobs"])
 
     @cached_property
     def log_ratio(self) -> Tensor:
-        """``log(policy / rollout)`` per token."""
-        return self.logprobs - self.rollout_logprobs
+        """``log(policy / rollout)`` per token, within +-1e6."""
+        return (self.logprobs - self.rollout_logprobs).clamp(-DIFFERENCE_LIMIT, DIFFERENCE_LIMIT)
 
     @cached_property
     def bounded(self) -> Tensor:
@@ -64,6 +64,15 @@ class Mismatch:
     def sequences(self) -> Tensor:
         """Bool (N,): sequences with at least one valid token."""
         return self.layout.counts() > 0
+
+    def log_perplexities(self) -> tuple[Tensor, Tensor]:
+        """Log-perplexities of the sequences with tokens under the policy and under the rollout, each log-prob within
+        +-1e6."""
+        policy, rollout = (
+            -self.sequence_means(column.clamp(-DIFFERENCE_LIMIT, DIFFERENCE_LIMIT))[self.sequences]
+            for column in (self.logprobs, self.rollout_logprobs)
+        )
+        return policy, rollout
 
     def sequence_sums(self, column: Tensor) -> Tensor:
         """(N,)."""

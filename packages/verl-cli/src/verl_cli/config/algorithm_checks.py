@@ -2,10 +2,11 @@
 
 import difflib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
 from verl_algos.estimators import ESTIMATORS, canonical
 from verl_algos.import_path import is_import_path
-from verl_algos.loss_options import POLICY_LOSS_OPTIONS, check_aggregation_mode
+from verl_algos.loss_options import POLICY_LOSS_OPTIONS, canonical_loss, check_aggregation_mode
 from verl_algos.rollout_correction_options import PRESETS, parse_rejections, parse_weight_bounds
 
 from verl_cli.config.algorithm_rules import (
@@ -39,17 +40,39 @@ def wrong_name(key: str, name: str | None) -> str | None:
     own = "" if key == _PRESET else "; or a function of your own as package.module:function or file.py:function"
     if own and is_import_path(name):
         return None
+    known, elsewhere = _NAMES[key].known, _elsewhere(key, name)
     if key == ESTIMATOR:
         try:
             canonical(name)
         except ValueError as error:
             own_key = ESTIMATOR_OPTION_KEYS["norm_by_std"]
-            return f"{key}: {str(error).replace('norm_by_std=False', f'{own_key}=false')}"
+            told = str(error).replace("norm_by_std=False", f"{own_key}=false")
+            return f"{key}: {told.partition(' Did you mean')[0] + elsewhere if elsewhere else told}"
         return None
-    known = _NAMES[key].known
-    close = difflib.get_close_matches(name, known, n=1)
+    close = difflib.get_close_matches(name.lower(), known, n=1)
     meant = f" Did you mean {close[0]}?" if close else ""
-    return f"{key}: there is no {_NAMES[key].what} {name!r}; the names are {', '.join(known)}{own}.{meant}"
+    return f"{key}: there is no {_NAMES[key].what} {name!r}; the names are {', '.join(known)}{own}.{elsewhere or meant}"
+
+
+def _elsewhere(key: str, name: str) -> str:
+    """Where an algorithm is chosen that has another key; empty if there is none of this name."""
+    loss_mode, lower = POLICY_LOSS[0], name.lower()
+    if key not in (ESTIMATOR, loss_mode):
+        return ""
+    if lower == "dapo":
+        return (
+            f" DAPO is {ESTIMATOR}=grpo with algorithm.filter_groups.enable=true, {ACTOR}.clip_ratio_high=0.28 and, "
+            "against overlong responses, reward.reward_manager.name=dapo."
+        )
+    if lower == "ppo":
+        return f" PPO is {ESTIMATOR}=gae with {loss_mode}=vanilla."
+    loss = canonical_loss(name)
+    if key == ESTIMATOR and loss in POLICY_LOSS_OPTIONS:
+        return f" {name} is a policy loss: set {loss_mode}={loss}, with an estimator such as grpo."
+    with suppress(ValueError):
+        if key == loss_mode:
+            return f" {name} is an advantage estimator: set {ESTIMATOR}={canonical(name)}; vanilla suits it."
+    return ""
 
 
 def allowed(key: str) -> str | None:
@@ -160,8 +183,11 @@ def policy_loss_problems(values: Values, faultless: frozenset[str]) -> Iterator[
                 "every run, so it has no default.",
             )
         elif key not in faultless and not declared.holds(value):
+            unbounded = option == "clip_ratio_low" and declared.maximum == 1 and value > 1
             yield Problem(
-                reads, f"{key}={show(value)} must be {declared.range} with the policy loss {name}: {declared.meaning}."
+                reads,
+                f"{key}={show(value)} must be {declared.range} with the policy loss {name}: {declared.meaning}."
+                + (f" Set {key}=1 for no bound below, which is what it would mean." if unbounded else ""),
             )
     lower, upper = f"{LOSS}.clip_cov_lb", f"{LOSS}.clip_cov_ub"
     if name == "clip_cov" and not values[lower] < values[upper]:

@@ -7,13 +7,13 @@ from typing import Any
 from verl_cli.config.keys import live_keys, merged, nest, sections
 from verl_cli.config.nearest import nearest
 from verl_cli.config.published import (
-    RENAMED_VALUES,
     UNAVAILABLE_VALUES,
     is_published_default,
     prefixes,
     published,
     reason,
     renamed,
+    renamed_value,
     splits,
 )
 from verl_cli.config.reasons import Reason
@@ -119,8 +119,8 @@ def _take_live(result: Classified, leaf: _Leaf) -> None:
         return  # The published way to say: nothing set here.
     if key != leaf.name:
         result.renames[key] = f"{key} is now called {leaf.name}; its value {show(leaf.value)} was taken for that."
-    if isinstance(value, str) and value in RENAMED_VALUES.get(name, {}):
-        written, value = value, RENAMED_VALUES[name][value]
+    if (present := renamed_value(name, value)) is not None:
+        written, value = value, present
         result.renames[f"{key}={written}"] = f"{key}={written} is now called {name}={value}, and was taken for that."
     for unavailable, why in UNAVAILABLE_VALUES.get(name, {}).items():
         if unavailable == value or (isinstance(value, list) and unavailable in value):

@@ -12,12 +12,12 @@ from verl_cli.config.errors import ConfigError
 from verl_cli.config.keys import LiveKey, flat_keys, live_keys
 from verl_cli.config.published import (
     RENAMED,
-    RENAMED_VALUES,
     UNAVAILABLE_VALUES,
     prefixes,
     published,
     reason,
     renamed,
+    renamed_value,
 )
 from verl_cli.config.ranges import NAMES, RANGES, out_of_range
 from verl_cli.config.sources import COMMAND_LINE, parse_override
@@ -86,8 +86,8 @@ def _judge(key: LiveKey, value: Any) -> str:
     for item in value if isinstance(value, list) else [value]:
         if isinstance(item, str) and item in why:
             return f"{show(value)} is not accepted: {why[item]}"
-    if isinstance(value, str) and value in RENAMED_VALUES.get(key.name, {}):
-        return f"{value} is accepted; it is now called {RENAMED_VALUES[key.name][value]}."
+    if (present := renamed_value(key.name, value)) is not None:
+        return f"{value} is accepted; it is now called {present}."
     if isinstance(value, str) and "${" in value:
         return f"{value} is accepted if what it refers to fits."
     try:

@@ -3,11 +3,14 @@
 import difflib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from verl_algos.estimators import ALIASES, ESTIMATORS
+from verl_algos.estimators import canonical
+from verl_algos.import_path import is_import_path
+from verl_algos.loss_options import canonical_loss
 
 from verl_cli.config.keys import live_keys, sections
 from verl_cli.config.reasons import FIXED_CLASSES, MEGATRON_OPTIM, OPTIM_SECTIONS, REASONS, Reason
@@ -45,12 +48,9 @@ RENAMED = {
     "trainer.max_critic_ckpt_to_keep": "trainer.max_actor_ckpt_to_keep",
 }
 
-#: Published values of live keys under another name.
+#: Published values of live keys under another name; those of algorithms, which papers spell differently, are in
+#: `renamed_value`.
 RENAMED_VALUES: Mapping[str, Mapping[str, str]] = {
-    "algorithm.adv_estimator": {
-        **ALIASES,
-        **{name.upper(): ALIASES.get(name, name) for name in (*ESTIMATORS, *ALIASES)},  # as papers write them
-    },
     "algorithm.filter_groups.metric": {"seq_reward": "score"},
     # Which process scores is reward.num_workers; several rewards at once are algorithm.gdpo_reward_keys.
     "reward.reward_manager.name": dict.fromkeys(("gdpo", "prime", "remote"), "naive"),
@@ -107,16 +107,28 @@ _RETIRED = (
     "data.cache_dir",
     "data.datagen",
     "data.sampler",
+    "reward.launch_reward_fn_async",
+    "reward.use_reward_loop",
     "reward_model.forward_max_token_len_per_gpu",
     "reward_model.launch_reward_fn_async",
+    "reward_model.load_weight",
     "reward_model.max_length",
+    "reward_model.megatron",
     "reward_model.micro_batch_size",
     "reward_model.micro_batch_size_per_gpu",
     "reward_model.model.fsdp_config",
+    "reward_model.model.fused_kernel_options",
     "reward_model.model.input_tokenizer",
+    "reward_model.model.use_fused_kernels",
     "reward_model.model.use_remove_padding",
+    "reward_model.model.use_shm",
+    "reward_model.nccl_timeout",
+    "reward_model.profiler",
+    "reward_model.sandbox_fusion",
     "reward_model.strategy",
+    "reward_model.ulysses_sequence_parallel_size",
     "reward_model.use_dynamic_bsz",
+    "reward_model.use_reward_loop",
     "trainer.remove_previous_ckpt_in_save",
     "trainer.use_legacy_worker_impl",
 )
@@ -149,6 +161,19 @@ def renamed(key: str) -> str:
         if prefix in sections():
             return key
     return key
+
+
+def renamed_value(key: str, value: object) -> str | None:
+    """The present name of a value that has another one; None if it has none."""
+    if not isinstance(value, str) or is_import_path(value):
+        return None
+    present = RENAMED_VALUES.get(key, {}).get(value, value)
+    if key == "algorithm.adv_estimator":
+        with suppress(ValueError):  # which is told where values are checked
+            present = canonical(value)
+    elif key == "actor_rollout_ref.actor.policy_loss.loss_mode":
+        present = canonical_loss(value)
+    return None if present == value else present
 
 
 def _misspelt(key: str, section: str) -> bool:

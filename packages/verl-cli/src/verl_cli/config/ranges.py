@@ -76,7 +76,9 @@ RANGES: Mapping[str, Range] = {
     "algorithm.filter_groups.max_num_gen_batches": Range(
         "a number of batches, or 0 for one pass over the training prompts", lambda value: value >= 0
     ),
-    "reward.num_workers": _NOT_NEGATIVE,
+    "reward.num_workers": Range(
+        "from 0 to 1024 processes (null starts one for each core, at most 8)", lambda value: 0 <= value <= 1024
+    ),
     "reward.cpu_seconds": _POSITIVE,
     "reward.wall_seconds": _POSITIVE,
     "reward.memory_mb": _COUNT,

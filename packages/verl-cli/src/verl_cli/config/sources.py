@@ -69,7 +69,7 @@ def parse_override(text: str) -> Setting:
         raise ConfigError(
             f"{text} is not an override: everything is set as key=value here, such as data.train_batch_size=256. "
             "Hydra's own options are not used; `verl-cli train` takes a file with --config FILE and a preset with "
-            "--preset."
+            "--preset. Leave it out."
         )
     if not equals:
         raise ConfigError(f"{text} is not an override. Write key=value, such as data.train_batch_size=256.")

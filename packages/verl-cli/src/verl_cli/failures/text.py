@@ -23,8 +23,9 @@ def shortened(text: str, limit: int = 300) -> str:
 
 
 def sentence(text: str) -> str:
-    """`text` on one line that ends with a full stop."""
-    return " ".join(text.split()).rstrip(":;,. ") + "."
+    """`text` on one line that ends with a full stop, or as it asks."""
+    words = " ".join(text.split()).rstrip(":;,. ")
+    return words if words.endswith(("?", "!")) else f"{words}."
 
 
 def paragraphs(text: str) -> str:

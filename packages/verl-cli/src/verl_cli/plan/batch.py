@@ -7,6 +7,7 @@ from dataclasses import replace
 from verl_engine.schedule import warmup_steps
 
 from verl_cli.config import ActorConfig, CriticConfig, RunConfig
+from verl_cli.plan.algorithm import greedy_responses
 from verl_cli.plan.arithmetic import (
     Cut,
     DynamicSampling,
@@ -62,6 +63,7 @@ def batch(config: RunConfig, lengths: Sequence[int], looked_at: int, rows: int, 
         prompts=data.train_batch_size,
         n=arr.rollout.n,
         sequences=sequences,
+        greedy=greedy_responses(config),
         longest_sequence=data.max_prompt_length + data.max_response_length,
         ranks=ranks,
         sequences_per_rank=per_rank(sequences, ranks),

@@ -11,6 +11,7 @@ from verl_cli.plan.data import (
     TRAINING_ROWS,
     VALIDATION_ROWS,
     DataLook,
+    LookedAt,
     RowsInUse,
     look,
     prompt_problems,
@@ -22,8 +23,9 @@ from verl_cli.plan.models_look import ACTOR, CRITIC, Located, ModelsLook, locate
 from verl_cli.plan.phases import memory_plan
 from verl_cli.plan.placement import roles
 from verl_cli.plan.plan import Plan
-from verl_cli.plan.sample import look_at_reward, sample_of
+from verl_cli.plan.sample import Wanted, look_at_reward, sample_of
 from verl_cli.plan.tokenizing import Answer, Question, TransformersProcess
+from verl_cli.reported import wanted_numbers
 
 
 def make_plan(resolved: Resolved) -> Plan:
@@ -153,7 +155,11 @@ def _add_sample(plan: Plan, config: RunConfig, training: DataLook, validation: D
     shown = answer.shown if answer.shown is not None and answer.shown.row < len(training.rows) else None
     position = shown.row if shown else 0
     row = training.rows[position] if training.rows else None
-    reward = look_at_reward(config.reward, config.data, row, training.sources | validation.sources)
+    firsts: dict[str, LookedAt] = {}
+    for found in training.rows:
+        firsts.setdefault(found.row[config.data.reward_fn_key], found)
+    wanted = Wanted(wanted_numbers(config.algorithm), list(firsts.values()))
+    reward = look_at_reward(config.reward, config.data, row, training.sources | validation.sources, wanted)
     plan.reward = reward.what
     plan.problems += reward.problems
     plan.warnings += reward.warnings

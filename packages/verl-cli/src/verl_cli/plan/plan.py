@@ -33,6 +33,8 @@ class BatchPlan:
     n: int
     """Responses of each prompt."""
     sequences: int
+    greedy: int
+    """Responses that are generated beside these sequences, only to compare with."""
     longest_sequence: int
     """Most tokens of prompt and response."""
     ranks: int

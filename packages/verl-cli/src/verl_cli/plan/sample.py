@@ -1,21 +1,22 @@
 """One real prompt of the run, and what the reward says of a right and of an empty answer to it."""
 
 import contextlib
-import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from verl_algos.rewards import RewardLoadError, RewardRow, WorkerStartError
-from verl_data import DataConfig, DataError
+from verl_data import DataConfig, DataError, Prompt
 
 from verl_cli.config import RewardConfig
 from verl_cli.plan.data import LookedAt
 from verl_cli.plan.reward import find_reward_model, what_scores
 from verl_cli.plan.tokenizing import ShownPrompt
-from verl_cli.scoring import Scorer, load_scorer
+from verl_cli.reported import as_response, unreported
+from verl_cli.reward_workers import workers_warning
+from verl_cli.scoring import Scorer, load_scorer, where_failed
 
 _LEFT_OUT = "In training such a response is left out of its step and counted; in validation it counts as 0."
 _REPAIR = "Repair the function, or raise reward.cpu_seconds, reward.wall_seconds or reward.memory_mb if it needs more."
@@ -70,14 +71,31 @@ def sample_of(row: LookedAt, shown: ShownPrompt, tried: list[Tried], config: Dat
     )
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """Numbers that training needs beside the score."""
+
+    numbers: Mapping[str, str] = field(default_factory=dict)
+    """Each with the key that asks for it."""
+    rows: Sequence[LookedAt] = ()
+    """A training row of each data source."""
+
+
 def look_at_reward(
-    config: RewardConfig, data: DataConfig, row: LookedAt | None, sources: Mapping[str, str]
+    config: RewardConfig,
+    data: DataConfig,
+    row: LookedAt | None,
+    sources: Mapping[str, str],
+    wanted: Wanted = Wanted(),
 ) -> RewardLook:
     """Load the reward function, check that it knows every data source, and call it on answers to `row`.
 
-    A reward model is looked for and not made: it may be as large as the model that is trained, or cost money.
+    Where it can be called, it is tried for the numbers that are `wanted`. A reward model is looked for and not made: it
+    may be as large as the model that is trained, or cost money.
     """
     found = RewardLook()
+    if warning := workers_warning(config):
+        found.warnings.append(warning)
     # What the user's code prints must not get between the lines of the plan.
     with _stdout_on_stderr():
         try:
@@ -95,8 +113,26 @@ def look_at_reward(
             return found
         if row is not None:
             with scorer:
-                _try(found, scorer, row.row, data)
+                _try(found, scorer, row, data)
+            if not found.problems:
+                prompts = [_prompt(number, of_source.row, data) for number, of_source in enumerate(wanted.rows)]
+                found.problems += unreported(scorer, prompts, wanted.numbers)
     return found
+
+
+def _prompt(number: int, row: Mapping[str, Any], data: DataConfig) -> Prompt:
+    """A row as the loader gives it, without what only the model reads."""
+    return Prompt(
+        row=number,
+        group=0,
+        prompt_ids=[],
+        messages=row[data.prompt_key],
+        data_source=row[data.reward_fn_key],
+        ground_truth=row["reward_model"]["ground_truth"],
+        extra_info=row.get("extra_info") or {},
+        fields={},
+        truncated=False,
+    )
 
 
 @contextlib.contextmanager
@@ -117,8 +153,9 @@ class _CannotScoreError(Exception):
     """The function was called and gave no reward."""
 
 
-def _try(found: RewardLook, scorer: Scorer, row: Mapping[str, Any], data: DataConfig) -> None:
+def _try(found: RewardLook, scorer: Scorer, tried: LookedAt, data: DataConfig) -> None:
     """Score an empty answer, and ways to write the ground truth until one earns another score."""
+    row = tried.row
     truth, extra = row["reward_model"]["ground_truth"], row.get("extra_info") or {}
 
     def score(what: str, response: str) -> float:
@@ -128,7 +165,8 @@ def _try(found: RewardLook, scorer: Scorer, row: Mapping[str, Any], data: DataCo
         except (RewardLoadError, WorkerStartError) as error:
             raise _CannotScoreError(str(error).rstrip(".")) from error
         if result.failures:
-            raise _CannotScoreError(f"{what.capitalize()} cannot be scored: {result.failures[0].message.rstrip('.')}")
+            message = where_failed(result.failures[0].message, f"{what} to {tried.location}")
+            raise _CannotScoreError(f"{what.capitalize()} cannot be scored: {message.rstrip('.')}")
         found.tried.append(Tried(what, response, *result.scores[0]))
         return result.scores[0].score
 
@@ -157,7 +195,7 @@ def _try(found: RewardLook, scorer: Scorer, row: Mapping[str, Any], data: DataCo
 
 
 def _right_answers(truth: Any, extra: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    text = truth if isinstance(truth, str) else json.dumps(truth, ensure_ascii=False)
+    text = as_response(truth)
     yield "the ground truth", text
     yield "the ground truth after ####", f"#### {text}"
     yield "the ground truth in a box", f"\\boxed{{{text}}}"

@@ -74,6 +74,12 @@ def _numbered(texts: Sequence[str]) -> Table:
 def _batch(batch: BatchPlan) -> Iterator[Row]:
     sequences = f"{_count(batch.sequences, 'sequence')} of at most {batch.longest_sequence:,} tokens"
     yield "step", f"{_count(batch.prompts, 'prompt')} x n={batch.n} -> {sequences}"
+    if batch.greedy:
+        each = f"{_count(batch.greedy, 'further response')} a step"
+        yield (
+            "baseline",
+            f"{each}, the likeliest to each prompt, generated and scored to compare with and not trained on",
+        )
     if batch.ranks > 1:
         fewest, most = batch.sequences_per_rank
         yield "ranks", f"{batch.ranks}, each with {fewest if fewest == most else f'{fewest} or {most}'} sequences"

@@ -10,8 +10,11 @@ from verl_cli.config import ConfigError, RunConfig, resolve
 from verl_cli.config.keys import flatten
 from verl_cli.errors import UserError
 from verl_cli.run.checkpoints import complete
+from verl_cli.run.own_code import own_files
 
 _LOOK_BYTES = 2**20
+#: Between a key and a module that the file it names imports.
+_IMPORTS = " imports "
 _ACTOR, _CRITIC, _REF = "actor_rollout_ref.actor", "critic", "actor_rollout_ref.ref"
 _ROLLOUT = "actor_rollout_ref.rollout"
 #: Keys, or sections, that a run may go on with changed: how long it is, what it shows and where, how it is cut for
@@ -125,6 +128,7 @@ def _may_change(key: str) -> bool:
 def content(config: RunConfig) -> dict[str, str]:
     """What the paths of the initial model and of the user's own code hold, by key: the keys do not tell.
 
+    Own code is the file that is named and the modules that it imports from beside it, each under a key of its own.
     Of a model folder the names and sizes of its weights and the first and last MiB of each are looked at, and its
     config.json: enough to notice another model, in no time.
     """
@@ -142,8 +146,8 @@ def content(config: RunConfig) -> dict[str, str]:
     }
     found = {}
     for key, place in code.items():
-        if (file := Path(place or "").expanduser()).is_file():
-            found[key] = hashlib.sha256(file.read_bytes()).hexdigest()
+        for module, file in own_files(place or "").items():
+            found[f"{key}{_IMPORTS}{module}" if module else key] = hashlib.sha256(file.read_bytes()).hexdigest()
     for key, place in folders.items():
         if place is not None and (folder := Path(place).expanduser()).is_dir():
             found[key] = _of_model(folder)
@@ -163,12 +167,14 @@ def _of_model(folder: Path) -> str:
 
 
 def check_same_content(state: Mapping[str, Any], config: RunConfig) -> None:
-    """Raise UserError if the initial model or the reward function is not what the run began with."""
+    """Raise UserError if the initial model or the user's own code is not what the run began with."""
     now = content(config)
     for key, before in state.get("content", {}).items():
         if key in now and now[key] != before:
+            setting, imports, module = key.partition(_IMPORTS)
+            what = f"The module {module}, which the code of {setting} imports," if imports else f"What {setting} holds"
             raise UserError(
-                f"What {key} holds has changed since step {state['step']}, so the run would not be the same. Restore "
+                f"{what} has changed since step {state['step']}, so the run would not be the same. Restore "
                 f"it; or branch off with it: trainer.default_local_dir=DIR trainer.resume_mode=path "
                 f"trainer.resume_from_path=RUN/global_step_{state['step']}."
             )

@@ -21,6 +21,11 @@ _NO_SANDBOX_SERVER = Reason(
     "Leave it out. reward.custom_reward_function.reward_kwargs={rule: code, memory_mb: 1024} sets limits of a test; "
     "sandbox: none there runs code that you trust where the machine cannot isolate. Or call your server in a function.",
 )
+_REWARD_LOOP = Reason(
+    "Worker processes score all responses of a step together, once they are generated; an async function has up to 64 "
+    "calls in flight. Nothing else of the step runs meanwhile.",
+    "Leave it out; where timing_s/reward is long, raise reward.num_workers or make the function async.",
+)
 _CRITIC_PLAN = update_plan("critic")
 
 RUN: dict[str, Reason] = {
@@ -101,6 +106,7 @@ RUN: dict[str, Reason] = {
     ),
     "model_engine": Reason("This version trains with FSDP2 only.", "Leave it out."),
     "ray_kwargs": Reason("This version runs in one process, without Ray.", DROP),
+    "reward.launch_reward_fn_async": _REWARD_LOOP,
     "reward.reward_manager.module": _REWARD_CLASS,
     "reward.reward_manager.source": _REWARD_CLASS,
     "reward.reward_model.enable_resource_pool": _REWARD_SERVER,
@@ -108,14 +114,19 @@ RUN: dict[str, Reason] = {
     "reward.reward_model.nnodes": _REWARD_SERVER,
     "reward.reward_model.rollout": _REWARD_SERVER,
     "reward.sandbox_fusion": _NO_SANDBOX_SERVER,
+    "reward.use_reward_loop": _REWARD_LOOP,
     "reward_model": _OLD_REWARD_MODEL,
     "reward_model.enable_resource_pool": _REWARD_SERVER,
+    "reward_model.launch_reward_fn_async": _REWARD_LOOP,
     "reward_model.n_gpus_per_node": _REWARD_SERVER,
     "reward_model.nnodes": _REWARD_SERVER,
+    "reward_model.profiler": NO_PROFILER,
     "reward_model.reward_loop_class_name": _REWARD_CLASS,
     "reward_model.reward_loop_module_path": _REWARD_CLASS,
     "reward_model.reward_loop_source": _REWARD_CLASS,
     "reward_model.rollout": _REWARD_SERVER,
+    "reward_model.sandbox_fusion": _NO_SANDBOX_SERVER,
+    "reward_model.use_reward_loop": _REWARD_LOOP,
     "sandbox_fusion": _NO_SANDBOX_SERVER,
     "skip": Reason("This version generates in every step.", DROP),
     "trainer.balance_batch": Reason("Work is always balanced over micro-batches and ranks.", DROP),

@@ -1,0 +1,212 @@
+"""Rewards that hang, interrupt, and start programs: what ends, when, and what is left."""
+
+import asyncio
+import logging
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from verl_algos.rewards import RewardError, RewardRow, RewardRunner, score_all
+
+SLEEP = "import time; time.sleep(1000)"
+#: Leaves a process that is nobody's child, in a session of its own.
+DAEMON = f"""
+import os, sys
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        open(sys.argv[1], "a").write(f"{{os.getpid()}}\\n")
+        {SLEEP}
+    os._exit(0)
+os.wait()
+"""
+
+
+def starts_programs(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> float:
+    """Starts two programs that would outlive the worker, and then does what the response says."""
+    own = subprocess.Popen([sys.executable, "-c", SLEEP], start_new_session=True)
+    with Path(ground_truth).open("a") as pids:
+        pids.write(f"{own.pid}\n")
+    subprocess.run([sys.executable, "-c", DAEMON, ground_truth], check=True)
+    while solution_str == "compute":
+        pass
+    if solution_str == "wait":
+        time.sleep(1000)
+    if solution_str == "crash":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return 1.0
+
+
+def started(pids: Path) -> list[int]:
+    return [int(line) for line in pids.read_text().split()]
+
+
+def are_gone(pids: list[int]) -> bool:
+    """Whether they end, at once or soon: they are told to."""
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        if not any(Path(f"/proc/{pid}").exists() for pid in pids):
+            return True
+        time.sleep(0.01)
+    return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process adopt what others leave")
+@pytest.mark.parametrize("way", ["compute", "wait", "crash", "return"])
+def test_what_a_reward_started_ends_with_its_worker(way: str, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    row = RewardRow("own", way, str(pids))
+    with RewardRunner(starts_programs, num_workers=1, cpu_seconds=0.5, wall_seconds=1.0, start_seconds=0.5) as runner:
+        result = runner.score([row])
+        assert (0 in result.failures) == (way != "return")
+        if way == "return":
+            assert all(Path(f"/proc/{pid}").exists() for pid in started(pids))
+    assert len(started(pids)) == 2
+    assert are_gone(started(pids))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process adopt what others leave")
+def test_what_a_reward_started_ends_when_the_runner_is_killed(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    program = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from test_reward_runner_ends import starts_programs\n"
+        "from verl_algos.rewards import RewardRow, RewardRunner\n"
+        f"RewardRunner(starts_programs, num_workers=1).score([RewardRow('own', 'wait', {str(pids)!r})])\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program]) as process:
+        while not pids.exists() or len(started(pids)) < 2:
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.kill()
+    assert are_gone(started(pids))
+
+
+def hangs(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> float:
+    while solution_str == "hang":
+        time.sleep(1000)
+    return 1.0
+
+
+async def hangs_async(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> float:
+    if solution_str == "hang":
+        await asyncio.sleep(1000)
+    return 1.0
+
+
+@pytest.mark.parametrize(("function", "num_workers"), [(hangs, 1), (hangs, 3), (hangs_async, 0), (hangs_async, 2)])
+def test_a_function_that_always_hangs_is_broken(
+    function: Any, num_workers: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [RewardRow("own", "hang", None)] * 400  # in turn they would take the limit four hundred times
+    with (
+        caplog.at_level(logging.WARNING),
+        RewardRunner(
+            function, num_workers=num_workers, wall_seconds=0.1, start_seconds=0.0, max_concurrency=20
+        ) as runner,
+    ):
+        with pytest.raises(RewardError, match="16 rows, chosen at random from 400, all reached a limit of time"):
+            runner.score(rows)
+        assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+            "A row of the reward function reached a limit of time"
+        ]
+        assert runner.score([RewardRow("own", "go on", None)]).scores[0].score == 1.0
+
+
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_rows_that_hang_together_are_no_broken_function(num_workers: int) -> None:
+    rows = [RewardRow("own", "hang" if index < 6 else "go on", None) for index in range(200)]
+    with RewardRunner(hangs, num_workers=num_workers, wall_seconds=0.1, start_seconds=0.0) as runner:
+        result = runner.score(rows)
+    assert set(result.failures) == set(range(6))
+    assert {failure.kind for failure in result.failures.values()} == {"timeout"}
+
+
+def test_a_process_with_many_open_files_has_workers_too(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 2000:
+        pytest.skip(f"this system allows {hard} open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2000, hard))
+    files = []
+    try:
+        files = [(tmp_path / "file").open("w") for _ in range(1100)]
+        with RewardRunner(hangs, num_workers=1) as runner:
+            assert runner.score([RewardRow("own", "go on", None)]).scores[0].score == 1.0
+    finally:
+        for file in files:
+            file.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def interrupts(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> float:
+    if ground_truth is not None:
+        raise ground_truth
+    return 1.0
+
+
+async def interrupts_async(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> float:
+    await asyncio.sleep(0)
+    return interrupts(data_source, solution_str, ground_truth, extra_info)
+
+
+@pytest.mark.parametrize("function", [interrupts, interrupts_async])
+def test_an_interrupt_of_the_functions_own_is_counted(function: Any) -> None:
+    errors = [KeyboardInterrupt("stop"), GeneratorExit("stop"), SystemExit(1), None, BaseException("stop")]
+    with RewardRunner(function, num_workers=1) as runner:
+        result = runner.score([RewardRow("own", "", error) for error in errors])
+    assert [index in result.failures for index in range(5)] == [True, True, True, False, True]
+    assert result.workers_replaced == 0
+    for index, failure in result.failures.items():
+        assert f"failed on row {index} " in failure.message
+        assert type(errors[index]).__name__ in failure.message
+
+
+def test_a_generator_that_is_closed_is_counted_in_this_process_too() -> None:
+    rows = [RewardRow("own", "", None), RewardRow("own", "", GeneratorExit("stop"))]
+    for function in (interrupts, interrupts_async):
+        assert set(RewardRunner(function).score(rows).failures) == {1}
+
+
+def reuses(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None, memory: Any = {}) -> Any:  # noqa: B006
+    """Returns the same object every time."""
+    memory |= {"score": float(ground_truth), "text": f"row {ground_truth}"}
+    return memory
+
+
+class Name(str):
+    __slots__ = ()
+
+
+def odd_names(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> dict[Any, Any]:
+    return {"score": 1.0, 7: 0.5, Name("own"): 1.0, None: 2.0, np.str_("more"): 3.0}
+
+
+def several_predictions(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> Any:
+    return {"score": 1.0, "pred": np.array([1.0, 2.0]), "no_answer": np.array([True, True])}
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_results_are_taken_as_they_were_returned(num_workers: int) -> None:
+    rows = [RewardRow("own", "", index) for index in range(3)]
+    with RewardRunner(reuses, num_workers=num_workers) as runner:
+        assert [score.extra for score in runner.score(rows).scores] == [{"text": f"row {index}"} for index in range(3)]
+    with RewardRunner(odd_names, num_workers=num_workers) as runner:
+        extra = runner.score(rows).scores[0].extra
+    assert extra == {"7": 0.5, "own": 1.0, "None": 2.0, "more": 3.0}
+    assert {type(name) for name in extra} == {str}
+    with RewardRunner(several_predictions, num_workers=num_workers) as runner:
+        assert runner.score(rows).unparsable == ()
+
+
+def test_options_with_the_names_of_what_a_row_gives_are_refused() -> None:
+    with pytest.raises(ValueError, match="options of the reward function hangs have solution_str"):
+        RewardRunner(hangs, {"solution_str": "x"})
+    with pytest.raises(ValueError, match="options of the reward function hangs have extra_info"):
+        score_all(hangs, [RewardRow("own", "", None)], {"extra_info": None})

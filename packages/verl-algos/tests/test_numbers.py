@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -221,3 +222,26 @@ def test_papers_spellings_of_losses(spelling: str, name: str) -> None:
             policy_losses.compute(spelling, **columns)[0],
             policy_losses.compute(name, **columns)[0],
         )
+
+
+@pytest.mark.parametrize("flag", ["norm_by_std", "whiten", "compat"])
+@pytest.mark.parametrize("value", ["false", 0, 1.0])
+def test_flags_of_estimators_are_flags(flag: str, value: object) -> None:
+    with pytest.raises(
+        ValueError, match=rf"{flag}={value!r} of the advantage estimator .*gdpo.* is a {type(value).__name__}"
+    ):
+        advantages.compute(
+            "gdpo",
+            token_rewards=torch.zeros(2, 3),
+            group=torch.zeros(2, dtype=torch.long),
+            reward_components={"one": torch.zeros(2)},
+            **{flag: value},
+        )
+
+
+def test_fractions_and_whole_log_probs_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"gamma=1/2 must be .* It is a Fraction, not a number"):
+        advantages.compute("gae", token_rewards=torch.zeros(1, 2), values=torch.zeros(1, 2), gamma=Fraction(1, 2))  # type: ignore[arg-type]
+    whole, real = torch.zeros(1, 2, dtype=torch.long), torch.zeros(1, 2)
+    with pytest.raises(ValueError, match=r"logprobs has dtype torch\.int64: log-probs are floating-point numbers"):
+        policy_losses.compute("vanilla", logprobs=whole, old_logprobs=real, advantages=real)

@@ -145,6 +145,76 @@ def test_a_process_with_many_open_files_has_workers_too(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+def closes_files(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> float:
+    if ground_truth == "close":
+        os.closerange(3, 256)  # also the pipe to the runner: the worker dies when it tells its results
+    return 1.0
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_row_that_ends_its_worker_later_is_found(num_workers: int) -> None:
+    rows = [RewardRow("own", "", "close" if index == 3 else "") for index in range(6)]
+    with RewardRunner(closes_files, num_workers=num_workers) as runner:
+        runner.score(rows[:3])  # from here on it expects rows that take no time
+        assert set(runner.score(rows).failures) == {3}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS does not let a thread block the signals of its children")
+def test_signals_that_the_caller_blocks_or_ignores_change_nothing() -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        runner = RewardRunner(spins, num_workers=1, cpu_seconds=0.3, start_seconds=0.0)
+        rows = [RewardRow("own", "spin", None), RewardRow("own", "", None)]
+        assert [failure.kind for failure in runner.score(rows).failures.values()] == ["timeout"]
+        runner.close()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    handler = signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system then keeps nobody's exit code
+    try:
+        with RewardRunner(spins, num_workers=1, cpu_seconds=0.3, start_seconds=0.0) as runner:
+            assert [failure.kind for failure in runner.score(rows).failures.values()] == ["timeout"]
+    finally:
+        signal.signal(signal.SIGCHLD, handler)
+
+
+def spins(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> float:
+    while solution_str == "spin":
+        pass
+    if solution_str == "stop":
+        os.kill(os.getppid(), signal.SIGSTOP)
+        time.sleep(1000)
+    return 1.0
+
+
+def test_a_row_that_stops_its_supervisor_reaches_its_limit() -> None:
+    with RewardRunner(spins, num_workers=1, wall_seconds=0.5, start_seconds=0.0) as runner:
+        result = runner.score([RewardRow("own", "stop", None), RewardRow("own", "", None)])
+    assert {index: failure.kind for index, failure in result.failures.items()} == {0: "timeout"}
+
+
+def test_a_runner_of_a_process_that_had_its_lock_can_be_closed_in_a_fork() -> None:
+    program = (
+        "import os, threading, time\n"
+        "from verl_algos.rewards import RewardRow, RewardRunner\n"
+        "begun = threading.Event()\n"
+        "def slow(**row):\n"
+        "    begun.set()\n"
+        "    time.sleep(1)\n"
+        "    return 1.0\n"
+        "runner = RewardRunner(slow)\n"
+        "thread = threading.Thread(target=runner.score, args=([RewardRow('own', '', None)],))\n"
+        "thread.start()\n"
+        "begun.wait()\n"
+        "if (child := os.fork()) == 0:\n"
+        "    runner.close()\n"
+        "    os._exit(7)\n"
+        "thread.join()\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "7\n"
+
+
 def interrupts(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> float:
     if ground_truth is not None:
         raise ground_truth
@@ -184,6 +254,21 @@ class Name(str):
     __slots__ = ()
 
 
+def changes_what_it_gets(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> float:
+    ground_truth.append(1)
+    extra_info["seen"].append(1)
+    return float(len(ground_truth) + len(extra_info["seen"]))
+
+
+class Unreadable(dict[str, Any]):
+    def items(self) -> Any:
+        raise KeyError("items")
+
+
+def one_unreadable(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> Any:
+    return {0: Unreadable(score=1.0), 1: float("nan")}.get(ground_truth, 1.0)
+
+
 def odd_names(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> dict[Any, Any]:
     return {"score": 1.0, 7: 0.5, Name("own"): 1.0, None: 2.0, np.str_("more"): 3.0}
 
@@ -203,6 +288,43 @@ def test_results_are_taken_as_they_were_returned(num_workers: int) -> None:
     assert {type(name) for name in extra} == {str}
     with RewardRunner(several_predictions, num_workers=num_workers) as runner:
         assert runner.score(rows).unparsable == ()
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_rows_share_nothing_that_a_function_may_change(num_workers: int) -> None:
+    truth, extra = [1], {"seen": [1, 2]}
+    with RewardRunner(changes_what_it_gets, num_workers=num_workers) as runner:
+        result = runner.score([RewardRow("own", "", truth, extra)] * 20)
+    assert {score.score for score in result.scores} == {5.0}
+    assert (truth, extra) == ([1], {"seen": [1, 2]})
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_result_that_cannot_be_read_is_one_failed_row(num_workers: int) -> None:
+    with RewardRunner(one_unreadable, num_workers=num_workers) as runner:
+        result = runner.score([RewardRow("own", "", index) for index in range(4)])
+    assert set(result.failures) == {0, 1}
+    assert "KeyError" in result.failures[0].message
+    assert "it returned 'nan' (float), not a finite reward" in result.failures[1].message
+    assert "RewardError" not in result.failures[1].message
+
+
+def test_an_enumeration_of_a_script_travels(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
+        "import enum\n"
+        "from verl_algos.rewards import RewardRow, RewardRunner\n"
+        "class Grade(str, enum.Enum):\n"
+        "    GOOD = 'good'\n"
+        "    BAD = 'bad'\n"
+        "    def points(self):\n"
+        "        return float(self is Grade.GOOD)\n"
+        "def compute_score(solution_str, **row):\n"
+        "    return Grade(solution_str).points()\n"
+        "with RewardRunner(compute_score, num_workers=1) as runner:\n"
+        "    print([s.score for s in runner.score([RewardRow('own', t, None) for t in ('good', 'bad')]).scores])\n"
+    )
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("[1.0, 0.0]\n", "")
 
 
 def test_options_with_the_names_of_what_a_row_gives_are_refused() -> None:

@@ -165,6 +165,7 @@ def test_training_goes_on_without_what_could_not_be_scored(
     (tmp_path / "bad.py").write_text(BAD)
     keys: dict[str, Any] = {"reward__custom_reward_function__path": tmp_path / "bad.py", **WITHOUT_HANGING}
     keys |= {"algorithm__adv_estimator": estimator, "actor_rollout_ref__rollout__val_kwargs__temperature": 1}
+    keys |= {"reward__num_workers": 2}
     given = overrides(**keys, actor_rollout_ref__rollout__n=4)
     metrics, samples = run([key for key in given if estimator == "gae" or not key.startswith("critic.")])
     for step in (step for step in metrics if "critic/score/mean" in step):
@@ -188,6 +189,7 @@ def test_a_response_without_a_reward_moves_nothing(overrides: Overrides, tmp_pat
         "algorithm__adv_estimator": "grpo",
     }
     keys |= {"actor_rollout_ref__rollout__n": 6, "algorithm__norm_adv_by_std_in_grpo": "false"}
+    keys |= {"reward__num_workers": 2}
     parts = build(resolve([key for key in overrides(**keys) if not key.startswith("critic.")]).config)
     algorithm = PPO(parts.config, parts.controller, parts.workers, parts.scorer, parts.tokenizer)
     step = Step(number=1, epoch=0, prompts=next(iter(parts.loader.batches()))[1])

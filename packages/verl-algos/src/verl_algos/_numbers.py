@@ -1,7 +1,7 @@
 """Numbers that a caller sets, such as thresholds, coefficients and temperatures; nothing here imports torch."""
 
 import math
-from numbers import Real
+from numbers import Integral, Rational, Real
 from typing import TypeGuard
 
 #: Numbers other than 0 are of a size between these: columns are computed in float32, and the quotients and products of
@@ -34,8 +34,10 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def is_real(value: object) -> TypeGuard[float]:
-    """Whether it is a number of whatever size, Python's or NumPy's."""
-    return isinstance(value, Real) and not isinstance(value, bool)
+    """Whether it is an integer or a floating-point number of whatever size, Python's or NumPy's."""
+    if isinstance(value, Rational):  # a Fraction is one, too, which torch does not take
+        return isinstance(value, Integral) and not isinstance(value, bool)
+    return isinstance(value, Real)
 
 
 def checked(

@@ -127,6 +127,7 @@ def compute(
     _check_missing(called, [column for column in spec.required if column not in given and column not in options])
     takes_any = custom is not None and custom.takes_any
     _check_unknown(called, [] if takes_any else [option for option in options if option not in spec.options], spec)
+    _check_flags(called, shared | {name: options[name] for name in options if name == "compat"})
     if custom is not None:
         return custom(mask=mask, cu_seqlens=cu_seqlens, **given, **shared, **options)
     taken = {column: given[column] for column in (*spec.required, *spec.optional) if column in given}
@@ -140,6 +141,15 @@ def _custom(estimator: str | Callable[..., Any]) -> CustomEstimator | None:
     if is_import_path(estimator):
         return CustomEstimator.of(estimator, load_function(estimator, "advantage estimator"))
     return None
+
+
+def _check_flags(called: str, settings: dict[str, Any]) -> None:
+    for name in ("whiten", "norm_by_std", "compat"):
+        if not isinstance(value := settings.get(name, False), bool | None):
+            raise ValueError(
+                f"{name}={value!r} of the advantage estimator {called} is a {type(value).__name__}: give it True or "
+                "False. Text is true whatever it says."
+            )
 
 
 def _check_missing(called: str, missing: list[str]) -> None:

@@ -49,7 +49,7 @@ class TokenColumns:
         """Check shapes and select the valid tokens.
 
         Raises:
-            ValueError: shapes disagree.
+            ValueError: shapes disagree, or log-probs are whole numbers.
         """
         columns = {"logprobs": logprobs, "old_logprobs": old_logprobs, "advantages": advantages}
         if rollout_weights is not None:
@@ -57,6 +57,9 @@ class TokenColumns:
         if covariance_selected is not None:
             columns["covariance_selected"] = covariance_selected
         layout = Layout.of(mask, cu_seqlens, **columns)
+        for name in ("logprobs", "old_logprobs"):
+            if not columns[name].is_floating_point():
+                raise ValueError(f"{name} has dtype {columns[name].dtype}: log-probs are floating-point numbers.")
 
         def selected(column: Tensor) -> Tensor:
             return at_least_float32(layout.select(column))

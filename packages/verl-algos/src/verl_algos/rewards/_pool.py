@@ -19,6 +19,7 @@ _TICK_SECONDS = 0.05
 _CHUNK_SECONDS, _LEAST_CHUNK_SECONDS = 0.03, 1e-3  # what a chunk should take, and the last ones at least
 _FIRST_CHUNK, _CHUNK_FOR_IDLE, _LARGEST_CHUNK = 4, 64, 512
 _CHEAP_SECONDS = 1e-3
+_CLOSE_SECONDS = 2.0  # for workers that have nothing to do, to end by themselves
 
 
 class WorkerStartError(RuntimeError):
@@ -120,7 +121,8 @@ class Pool:
             for worker in workers:
                 if job.waiting and worker.ready and len(worker.chunk_sizes) < most:
                     self._give(worker, job, size)
-            if (self._seconds_per_row or 1.0) >= _CHEAP_SECONDS or not all(worker.busy for worker in workers):
+            cheap = (self._seconds_per_row or 1.0) < _CHEAP_SECONDS
+            if job.alone or not cheap or not all(worker.busy for worker in workers):
                 return
 
     def _give(self, worker: WorkerProcess, job: Job, size: int | None) -> None:
@@ -226,8 +228,11 @@ class Pool:
 def _end_all(workers: list[WorkerProcess], process: int) -> None:
     if os.getpid() != process:  # a fork has no children of its own yet
         return
+    for worker in workers:
+        worker.ask_to_end()
+    until = time.monotonic() + _CLOSE_SECONDS
     while workers:
-        workers.pop().end(wait_seconds=2.0)
+        workers.pop().end(until)
 
 
 def _start_message(function: RewardFunction, kwargs: Mapping[str, Any], limits: Mapping[str, Any]) -> bytes:

@@ -18,33 +18,40 @@ from verl_algos.rewards.types import Failure
 
 _START_SECONDS = 120.0
 _PIPE_BYTES, _READ_BYTES = 1 << 20, 1 << 16
+_END_SECONDS = 10.0  # for what a supervisor has to end
 _STUCK_SECONDS = 0.5  # of one row, after which its worker is not counted on
 
-_PROGRAM = "import sys; sys.path[:] = {path!r}; from verl_algos.rewards import _worker; _worker.main{descriptors!r}"
+_PROGRAM = "import sys; sys.path[:] = {path!r}; from verl_algos.rewards import _worker; _worker.main{arguments!r}"
 
 
 class WorkerProcess:
     """A process that scores rows."""
 
     def __init__(self, start: bytes) -> None:
-        with tempfile.TemporaryFile() as shared:
-            shared.truncate(Progress.SIZE)
-            self._progress = Progress(shared.fileno())
+        with contextlib.ExitStack() as opened, contextlib.ExitStack() as theirs:
+
+            def pipe() -> tuple[int, int]:
+                ends = os.pipe()
+                for end in ends:
+                    opened.callback(os.close, end)
+                return ends
+
+            shared = _shared_memory()
+            theirs.callback(os.close, shared)
+            self._progress = Progress(shared)
             self._progress.end()
-            commands, self.commands = os.pipe()
-            self.answers, out = os.pipe()
-            life, self._life = os.pipe()
-            descriptors = (commands, out, life, shared.fileno())
-            try:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-c", _PROGRAM.format(path=sys.path, descriptors=descriptors)],
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=descriptors,
-                    start_new_session=True,
-                )
-            finally:
-                for descriptor in (commands, out, life):
-                    os.close(descriptor)
+            (commands, self.commands), (self.answers, out), (life, self._life) = pipe(), pipe(), pipe()
+            descriptors = (commands, out, life, shared)
+            program = _PROGRAM.format(path=sys.path, arguments=(*descriptors, os.getpid()))
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", program],
+                stdin=subprocess.DEVNULL,
+                pass_fds=descriptors,
+                start_new_session=True,
+            )
+            opened.pop_all()
+            for descriptor in (commands, out, life):
+                os.close(descriptor)
         for descriptor in (self.answers, self.commands):
             os.set_blocking(descriptor, False)
             if sys.platform == "linux":
@@ -127,37 +134,54 @@ class WorkerProcess:
         """What became of the row that ended the process."""
         if self._timed_out is not None:
             return Failure("timeout", self._timed_out)
-        if self._process.returncode == -signal.SIGPROF:
+        if self._exit_code() == -signal.SIGPROF:
             return Failure("timeout", "it computed for longer than its limit of CPU seconds")
         return Failure("exception", f"its worker {self.how_it_ended()}")
 
     def how_it_ended(self) -> str:
         """In words."""
-        code = self._process.returncode
+        code = self._exit_code()
         if code is None or code >= 0:
             return f"exited with code {code}"
         name = signal.Signals(-code).name
         return f"was killed by {name}" + (", perhaps for lack of memory" if name == "SIGKILL" else "")
 
-    def end(self, wait_seconds: float = 0.0) -> None:
-        """End the process and everything that it started, and wait for it.
+    def _exit_code(self) -> int | None:
+        """The worker's own; the supervisor's if that could not tell."""
+        status = self._progress.status
+        return self._process.returncode if status is None else os.waitstatus_to_exitcode(status)
 
-        Args:
-            wait_seconds: for a process that has nothing to do, to end by itself.
-        """
+    def ask_to_end(self) -> None:
+        """Let a process that has nothing to do end by itself."""
         if self.commands >= 0:
             os.close(self.commands)
         self.commands = -1
-        if wait_seconds and self.ready and not self.busy:
+
+    def end(self, until: float = 0.0) -> None:
+        """End the process and everything that it started, and wait for it.
+
+        Args:
+            until: the time (monotonic) until which one that has nothing to do may end by itself.
+        """
+        self.ask_to_end()
+        if self.ready and not self.busy:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(wait_seconds)
+                self._process.wait(max(until - time.monotonic(), 0.0))
         self._kill()
-        self._process.wait()
+        os.close(self._life)
+        self._life = -1
+        try:
+            self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:  # nothing can end what it waits for
+            self._process.kill()
+            self._process.wait()
         self.release()
 
     def _kill(self) -> None:
         """Let the supervisor end the worker and all that it started."""
         self._process.terminate()
+        if self._process.returncode is None:
+            self._process.send_signal(signal.SIGCONT)  # a row may have stopped it
 
     def release(self) -> None:
         """Release what is left of a process that is dead."""
@@ -187,3 +211,21 @@ class WorkerProcess:
             return int(Path(f"/proc/{self._pid}/schedstat").read_text().split()[1]) / 1e9
         except (OSError, IndexError, ValueError):
             return 0.0
+
+
+def _shared_memory() -> int:
+    """A descriptor of memory for `Progress`.
+
+    It is written once, so that no page of it can be missing later: on a full disk that would end this process.
+    """
+    if sys.platform == "linux":
+        shared = os.memfd_create("verl-rewards", 0)
+    else:
+        with tempfile.TemporaryFile() as file:
+            shared = os.dup(file.fileno())
+    try:
+        os.write(shared, bytes(Progress.SIZE))
+    except OSError:
+        os.close(shared)
+        raise
+    return shared

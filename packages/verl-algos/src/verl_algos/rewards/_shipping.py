@@ -7,6 +7,7 @@ value: its code with the names that it uses. So nothing is asked of the script t
 """
 
 import abc
+import enum
 import importlib.machinery
 import io
 import marshal
@@ -81,6 +82,8 @@ class _Pickler(pickle.Pickler):
     def _class(self, kind: type) -> Any:
         if (home := _home(kind)) is not None:
             return home
+        if issubclass(kind, enum.Enum) and kind.__members__:
+            return self._enum(kind)
         parts = {
             name: part
             for name, part in vars(kind).items()
@@ -88,6 +91,17 @@ class _Pickler(pickle.Pickler):
         }
         slots = {name: parts.pop(name) for name in ("__slots__", "__module__", "__qualname__") if name in parts}
         return _class_shell, (type(kind), kind.__name__, kind.__bases__, slots), parts, None, None, _fill_class
+
+    def _enum(self, kind: type[enum.Enum]) -> Any:
+        members = {name: member.value for name, member in kind.__members__.items()}
+        methods = {
+            name: part
+            for name, part in vars(kind).items()
+            if isinstance(part, types.FunctionType | property | staticmethod | classmethod) and name[0] != "_"
+        }
+        origin = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+        shell = (type(kind), kind.__name__, kind.__bases__, origin | members)
+        return _enum_shell, shell, methods, None, None, _fill_class
 
 
 def _home(value: Any) -> Any:
@@ -180,6 +194,13 @@ def _fill_function(function: types.FunctionType, state: dict[str, Any]) -> None:
 
 def _class_shell(metaclass: Callable[..., type], name: str, bases: tuple[type, ...], parts: dict[str, Any]) -> type:
     return metaclass(name, bases, parts)
+
+
+def _enum_shell(metaclass: Any, name: str, bases: tuple[type, ...], members: dict[str, Any]) -> type:
+    namespace = metaclass.__prepare__(name, bases)
+    for member, value in members.items():
+        namespace[member] = value
+    return cast(type, metaclass(name, bases, namespace))
 
 
 def _fill_class(kind: type, parts: dict[str, Any]) -> None:

@@ -15,21 +15,29 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from verl_algos.rewards._wire import Progress
+
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 #: What cannot be ended in this time is left: it waits for a device, and not even SIGKILL reaches it.
 _END_SECONDS = 5.0
+#: How often it is looked whether the runner's process is there; a fork of it may hold the other end of `life` open.
+_LOOK_SECONDS = 2.0
 
 
-def supervise(life: int, others: Iterable[int]) -> None:
-    """Return in a child of this process, the worker. This one stays and ends as the worker does, after all the rest.
+def supervise(life: int, runner: int, progress: int, others: Iterable[int]) -> None:
+    """Return in a child of this process, the worker. This one stays, and ends after the worker and all the rest.
 
-    The worker is ended when the other end of `life` closes, or when this process gets SIGTERM.
+    The worker is ended when the other end of `life` closes, when the process `runner` is gone, or when this process
+    gets SIGTERM.
 
     Args:
         life: a pipe on which nothing comes.
+        runner: the process that started this one.
+        progress: shared memory, to write the worker's status into.
         others: descriptors that only the worker needs.
     """
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the thread that started this process may have blocked some
     wakeups, waker = os.pipe()
     os.set_blocking(waker, False)
     signal.set_wakeup_fd(waker)
@@ -53,19 +61,21 @@ def supervise(life: int, others: Iterable[int]) -> None:
         return
     for descriptor in others:
         os.close(descriptor)
-    status = _wait(worker, life, wakeups)
+    status = _wait(worker, life, wakeups, runner)
     _end_all(worker)
-    _end_as(status)
+    Progress(progress).ended_with(status)
+    os._exit(0)
 
 
-def _wait(worker: int, life: int, wakeups: int) -> int:
+def _wait(worker: int, life: int, wakeups: int, runner: int) -> int:
     """The status with which the worker has ended, or is ended now."""
     poll = select.poll()  # which takes descriptors above 1023, too
     for descriptor in (life, wakeups):
         poll.register(descriptor, select.POLLIN)
     while True:
-        ready = [descriptor for descriptor, _ in poll.poll()]
-        if life in ready or (wakeups in ready and signal.SIGTERM in os.read(wakeups, 4096)):
+        ready = [descriptor for descriptor, _ in poll.poll(_LOOK_SECONDS * 1000)]
+        told_to_end = wakeups in ready and signal.SIGTERM in os.read(wakeups, 4096)
+        if told_to_end or life in ready or os.getppid() != runner:
             return signal.SIGKILL
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             if ended[0] == worker:
@@ -97,15 +107,6 @@ def _children() -> list[int]:
             if int(parent) == os.getpid():
                 children.append(int(stat.parent.name))
     return children
-
-
-def _end_as(status: int) -> None:
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        with contextlib.suppress(OSError):  # of SIGKILL
-            signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-    os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
 
 
 def _prctl(option: int, value: int) -> None:

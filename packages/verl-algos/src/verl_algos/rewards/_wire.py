@@ -10,7 +10,7 @@ import os
 import pickle
 import struct
 from collections.abc import Sequence
-from copy import copy
+from copy import deepcopy
 from itertools import chain
 from typing import Any
 
@@ -74,9 +74,9 @@ class FrameReader:
 
 
 class Progress:
-    """Memory that worker and parent share: which row is being scored, and how often that was said."""
+    """Memory that worker, supervisor and parent share: which row is being scored, how often that was said, the end."""
 
-    SIZE = 16
+    SIZE = 24
 
     def __init__(self, descriptor: int) -> None:
         self.view = memoryview(mmap.mmap(descriptor, self.SIZE)).cast("q")
@@ -99,6 +99,30 @@ class Progress:
         """The row and the number (parent): one of them has changed if something was begun since."""
         return self.view[0], self.view[1]
 
+    def ended_with(self, status: int) -> None:
+        """The worker has ended (supervisor).
+
+        Args:
+            status: as `os.waitpid` gives it.
+        """
+        self.view[2] = status + 1
+
+    @property
+    def status(self) -> int | None:
+        """How the worker has ended, as `os.waitpid` gives it (parent); None if that is not known."""
+        return self.view[2] - 1 if self.view[2] else None
+
+
+def own(value: Any) -> Any:
+    """A copy, into which a function may write although the responses to a prompt share what it is made of; what cannot
+    be copied is returned as it is."""
+    if type(value) is dict and PLAIN.issuperset(map(type, value.values())):
+        return value.copy()
+    try:
+        return deepcopy(value)
+    except Exception:  # noqa: BLE001 (whatever a value of the user's raises)
+        return value
+
 
 def chunk_of(rows: Sequence[RewardRow], indices: Sequence[int]) -> tuple[Sequence[int], tuple[list[Any], ...]]:
     """Rows as a worker gets them: their numbers, and columns, which cost less than objects."""
@@ -106,8 +130,8 @@ def chunk_of(rows: Sequence[RewardRow], indices: Sequence[int]) -> tuple[Sequenc
     in_order = last - first == len(indices) - 1  # as a chunk has its rows
     chosen = rows[first : last + 1] if in_order else [rows[index] for index in indices]
     *columns, extra_infos = map(list, zip(*chosen, strict=True))
-    # A function may write into its row's own, which the responses to a prompt share.
-    columns.append([extra.copy() if type(extra) is dict else copy(extra) for extra in extra_infos])
+    columns[2] = [truth if type(truth) in PLAIN else own(truth) for truth in columns[2]]
+    columns.append([own(extra) for extra in extra_infos])
     return range(first, last + 1) if in_order else indices, tuple(columns)
 
 

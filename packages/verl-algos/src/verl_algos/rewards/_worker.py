@@ -77,6 +77,8 @@ class _Worker:
                         continue
                 row = RewardRow(data_source, solution_str, ground_truth, extra_info)
                 self._take(index, row, result, pending)
+            except RewardError as error:
+                self._done.failures[index] = scoring.as_failure(error)
             except BaseException as error:  # noqa: BLE001 (a user's function may raise anything, and call sys.exit)
                 row = RewardRow(data_source, solution_str, ground_truth, extra_info)
                 self._done.failures[index] = scoring.as_failure(scoring.error_of(self._function, index, row, error))
@@ -171,9 +173,9 @@ async def _coroutine(awaitable: Awaitable[object]) -> object:
     return await awaitable
 
 
-def main(commands: int, out: int, life: int, progress: int) -> None:
-    """Serve until the pipe `commands` ends."""
-    _supervisor.supervise(life, (commands, out, progress))
+def main(commands: int, out: int, life: int, progress: int, runner: int) -> None:
+    """Serve until the pipe `commands` ends, in a child of this process."""
+    _supervisor.supervise(life, runner, progress, (commands, out))
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     reader = FrameReader(commands)
     start = reader.read()

@@ -6,7 +6,8 @@ In strict mode the last ``####`` before a number decides, and the number must be
 - Behind it, a full stop, a percent sign, a unit, words, a new sentence and an explanation in parentheses are not read:
   ``42 dollars``, ``42%``, ``42. So she is right.``, ``42 (6 * 7)``.
 - Digits behind it on the line that are set off by signs alone make it part of something else, which is no answer:
-  ``42/7``, ``42 000``, ``42e3``, ``42:30``, ``42^2``, ``42, 43``, ``42 = 6 * 7``, ``42 or 43``.
+  ``42/7``, ``42 000``, ``42e3``, ``42:30``, ``42^2``, ``42, 43``, ``42 = 6 * 7``, ``42 or 43``. So do words for
+  another number: ``42 million``, ``42k``.
 """
 
 import re
@@ -27,6 +28,7 @@ _GOES_ON = re.compile(
         (?: [^\w\r\n.]++ | _++ )*+ \.*+ \d    # signs and blanks, but for the full stop of a sentence, and a digit
       | [eE] [-+\u2212]? \d                   # an exponent
       | [^\S\r\n]*+ [xX] [^\S\r\n]*+ \d      # times
+      | [^\S\r\n]*+ (?i: (?:hundred|thousand|million|billion|trillion) s? | k)\b
       | [^\S\r\n]++ (?:and|or|to) [^\S\r\n]++ [$(\\]? \d
       | [^\S\r\n]*+ \\ (?:[cdt]?frac|times|cdot|div|sqrt|pi)
       | [^\S\r\n]*+ [\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u209c\u2150-\u218b]  # superscripts, fractions

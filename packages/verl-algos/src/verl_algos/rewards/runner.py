@@ -2,9 +2,9 @@
 
 import inspect
 import math
+import os
 import threading
 from collections.abc import Awaitable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -12,6 +12,7 @@ from typing import Any, Self
 from verl_algos.rewards import scoring
 from verl_algos.rewards._job import Job
 from verl_algos.rewards._pool import Pool, WorkerStartError
+from verl_algos.rewards._wire import own
 from verl_algos.rewards.types import (
     Failure,
     RewardCountError,
@@ -97,6 +98,7 @@ class RewardRunner:
             scoring.bound(self.function, self.kwargs)  # its options clash with nothing
         self._pool: Pool | None = None
         self._lock = threading.Lock()
+        self._process = os.getpid()
 
     def __enter__(self) -> Self:
         return self
@@ -108,7 +110,7 @@ class RewardRunner:
 
     def close(self) -> None:
         """End the workers; `score` starts new ones."""
-        with self._lock:
+        with self._own_lock():
             if self._pool is not None:
                 self._pool.close()
                 self._pool = None
@@ -123,7 +125,7 @@ class RewardRunner:
             WorkerStartError: a worker died while it started.
         """
         job = Job(rows)
-        with self._lock:
+        with self._own_lock():
             replaced = 0
             if not rows:
                 pass
@@ -137,6 +139,12 @@ class RewardRunner:
                 pool.run(job, together=is_async(self.function))
                 replaced = pool.replaced - before
         return self._result(job, replaced)
+
+    def _own_lock(self) -> threading.Lock:
+        """This process's: in a fork, that of the other process may be held for ever by a thread that is not there."""
+        if self._process != os.getpid():
+            self._lock, self._process = threading.Lock(), os.getpid()
+        return self._lock
 
     def _new_pool(self, function: RewardFunction) -> Pool:
         return Pool(
@@ -162,8 +170,7 @@ class RewardRunner:
                 job.probes_first(alone=False)
             for index in job.take(job.left):
                 row = job.rows[index]
-                if row.extra_info is not None:  # the function may write into it, and rows share it
-                    row = row._replace(extra_info=copy(row.extra_info))
+                row = row._replace(ground_truth=own(row.ground_truth), extra_info=own(row.extra_info))
                 try:
                     result = scoring.call(function, call, index, row)
                 except RewardError as error:

@@ -119,11 +119,11 @@ def call(function: RewardFunction, call: RewardFunction, index: int, row: Reward
             ground_truth=row.ground_truth,
             extra_info=row.extra_info,
         )
-    except KeyboardInterrupt:
+        return result if inspect.isawaitable(result) else checked(function, index, row, result)
+    except (KeyboardInterrupt, RewardError):
         raise
-    except BaseException as error:  # a user's function may raise anything, and call sys.exit
+    except BaseException as error:  # a user's function may raise anything, and call sys.exit; so may what it returns
         raise error_of(function, index, row, error) from error
-    return result if inspect.isawaitable(result) else checked(function, index, row, result)
 
 
 def score_batch(model: RewardModel, indices: Sequence[int], rows: Sequence[RewardRow]) -> list[Score | RewardError]:

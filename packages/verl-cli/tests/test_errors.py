@@ -455,7 +455,7 @@ def test_every_explanation_is_a_paragraph(error: Exception, phase: str | None, s
     unknown = defect(error, Place(phase, step, log=Path("error.log")))
     for text in (unknown, *(paragraph or "").split("\n\n")):
         assert "\n" not in text
-        assert text == "" or text.endswith(".")
+        assert text == "" or text.endswith((".", "?", "!"))  # a question asks what was meant
     if not isinstance(error, UserError):
         assert "\n" not in (paragraph or "")
     if isinstance(error, (OSError, MemoryError)):

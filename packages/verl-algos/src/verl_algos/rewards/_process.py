@@ -132,9 +132,10 @@ class WorkerProcess:
 
     def failure(self) -> Failure:
         """What became of the row that ended the process."""
-        if self._timed_out is not None:
+        code = self._exit_code()
+        if self._timed_out is not None and code == -signal.SIGKILL:  # it may have ended before it could be ended
             return Failure("timeout", self._timed_out)
-        if self._exit_code() == -signal.SIGPROF:
+        if code == -signal.SIGPROF:
             return Failure("timeout", "it computed for longer than its limit of CPU seconds")
         return Failure("exception", f"its worker {self.how_it_ended()}")
 

@@ -75,11 +75,11 @@ def _wait(worker: int, life: int, wakeups: int, runner: int) -> int:
     while True:
         ready = [descriptor for descriptor, _ in poll.poll(_LOOK_SECONDS * 1000)]
         told_to_end = wakeups in ready and signal.SIGTERM in os.read(wakeups, 4096)
-        if told_to_end or life in ready or os.getppid() != runner:
-            return signal.SIGKILL
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             if ended[0] == worker:
                 return ended[1]
+        if told_to_end or life in ready or os.getppid() != runner:
+            return signal.SIGKILL
 
 
 def _end_all(worker: int) -> None:

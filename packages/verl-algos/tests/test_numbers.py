@@ -226,7 +226,7 @@ def test_papers_spellings_of_losses(spelling: str, name: str) -> None:
 
 @pytest.mark.parametrize("flag", ["norm_by_std", "whiten", "compat"])
 @pytest.mark.parametrize("value", ["false", 0, 1.0])
-def test_flags_of_estimators_are_flags(flag: str, value: object) -> None:
+def test_flags_of_estimators_are_flags(flag: str, value: Any) -> None:
     with pytest.raises(
         ValueError, match=rf"{flag}={value!r} of the advantage estimator .*gdpo.* is a {type(value).__name__}"
     ):

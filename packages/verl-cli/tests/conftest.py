@@ -99,9 +99,9 @@ def runs(resume_folder: Path, overrides: Callable[..., list[str]]) -> Runs:
 
 
 @pytest.fixture
-def uninterrupted(resume_folder: Path, runs: Runs) -> Path:
+def uninterrupted(runs: Runs) -> Path:
     """The run directory of the run that is never stopped; trained once, and only read."""
-    run_dir = resume_folder / "uninterrupted"
+    run_dir = runs.folder / "uninterrupted"
     if not run_dir.exists():
         assert runs.run(run_dir) == 0
     return run_dir

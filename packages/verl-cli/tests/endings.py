@@ -1,7 +1,9 @@
 """How a command ends that goes wrong: the one paragraph, and the process."""
 
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 
 import pytest
@@ -28,6 +30,30 @@ def process(program: str, *arguments: str, limit: Callable[[], None] | None = No
     return subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False, preexec_fn=limit
     )
+
+
+def signalled(
+    command: list[str],
+    when: Callable[[], bool],
+    *numbers: signal.Signals,
+    before: Callable[[], object] | None = None,
+) -> tuple[int, str]:
+    """Run Python with `command`, send it signals as soon as `when` holds, and wait; the exit code and standard error.
+
+    `before` is called in the process before the program is.
+    """
+    with subprocess.Popen(
+        [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=before
+    ) as running:
+        try:
+            while running.poll() is None and not when():
+                time.sleep(0.05)
+            for number in numbers:
+                running.send_signal(number)
+            _, errors = running.communicate(timeout=120)
+        finally:
+            running.kill()
+    return running.returncode, errors
 
 
 def train(overrides: list[str], capsys: pytest.CaptureFixture[str], code: int = 1) -> str:

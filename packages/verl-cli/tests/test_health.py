@@ -43,15 +43,6 @@ def command(runs: Runs) -> Overrides:
     return runs.command
 
 
-@pytest.fixture
-def uninterrupted(module_folder: Path, runs: Runs) -> Path:
-    """The run directory of a run that is never stopped; trained once."""
-    run_dir = module_folder / "uninterrupted"
-    if not run_dir.exists():
-        assert runs.run(run_dir) == 0
-    return run_dir
-
-
 def warned(run_dir: Path) -> list[dict[str, Any]]:
     path = run_dir / "warnings.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

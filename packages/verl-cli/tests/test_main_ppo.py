@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 import verl
 import verl_algos.rewards
 import verl_data
+from endings import signalled
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from verl_cli.commands.train import run_training
@@ -336,23 +336,15 @@ def test_validation_samples_are_shown(overrides: Overrides, capsys: pytest.Captu
 
 def test_ctrl_c_ends_with_one_paragraph_and_whole_files(overrides: Overrides, tmp_path: Path) -> None:
     command = overrides(trainer__total_training_steps=500, trainer__save_freq=1)
-    with subprocess.Popen(
-        [sys.executable, "-m", "verl_cli.main", "train", *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    code, errors = signalled(
+        ["-m", "verl_cli.main", "train", *command],
+        lambda: metrics.exists() and metrics.read_text().count("\n") >= 3,
+        signal.SIGINT,
         # A background job of a shell ignores Ctrl-C, and what it starts does too.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    ) as process:
-        try:
-            metrics = tmp_path / "run" / "metrics.jsonl"
-            while process.poll() is None and not (metrics.exists() and metrics.read_text().count("\n") >= 3):
-                time.sleep(0.05)
-            process.send_signal(signal.SIGINT)
-            _, errors = process.communicate(timeout=120)
-        finally:
-            process.kill()
-    assert process.returncode == 130, errors
+        before=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert code == 130, errors
     assert "Traceback" not in errors
     assert re.search(r"error: Interrupted after step \d+ of 500", errors)
     assert all(json.loads(line)["data"] for line in metrics.read_text().splitlines())

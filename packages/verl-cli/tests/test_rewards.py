@@ -3,10 +3,7 @@
 import json
 import re
 import signal
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
@@ -16,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from endings import signalled
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForSequenceClassification
 from verl_algos import rewards
 from verl_cli import reward_workers
@@ -505,16 +503,7 @@ def test_a_signal_that_a_reward_swallows_still_ends_the_run(overrides: Overrides
     keys = {"reward__custom_reward_function__path": reward, "reward__num_workers": 0}
     command = overrides(**keys, trainer__val_before_train="false", trainer__total_training_steps=5)
     program = "import sys; from verl_cli.main import main; sys.argv[0] = 'verl-cli'; main()"
-    with subprocess.Popen(
-        [sys.executable, "-c", program, "train", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as running:
-        try:
-            while running.poll() is None and not (tmp_path / "scoring").exists():
-                time.sleep(0.05)
-            running.send_signal(signal.SIGTERM)
-            _, errors = running.communicate(timeout=120)
-        finally:
-            running.kill()
-    assert running.returncode == 143, errors
+    code, errors = signalled(["-c", program, "train", *command], (tmp_path / "scoring").exists, signal.SIGTERM)
+    assert code == 143, errors
     assert "Traceback" not in errors
     assert not list((tmp_path / "run").glob("global_step_*"))

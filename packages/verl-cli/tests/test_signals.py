@@ -5,12 +5,11 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from endings import ending, process
+from endings import ending, process, signalled
 from verl_cli.commands.guard import guarded
 
 Overrides = Callable[..., list[str]]
@@ -31,22 +30,14 @@ def test_sigterm_in_the_middle_of_a_checkpoint(overrides: Overrides, tmp_path: P
         "main()\n"
     )
     command = overrides(trainer__total_training_steps=2, trainer__save_freq=1)
-    with subprocess.Popen(
-        [sys.executable, "-c", program, "train", *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as running:
-        try:
-            run_dir = tmp_path / "run"
-            while running.poll() is None and not list(run_dir.glob(".global_step_*/*/huggingface/half")):
-                time.sleep(0.05)
-            running.send_signal(signal.SIGTERM)
-            running.send_signal(signal.SIGTERM)
-            _, errors = running.communicate(timeout=120)
-        finally:
-            running.kill()
-    assert running.returncode == 143, errors
+    run_dir = tmp_path / "run"
+    code, errors = signalled(
+        ["-c", program, "train", *command],
+        lambda: bool(list(run_dir.glob(".global_step_*/*/huggingface/half"))),
+        signal.SIGTERM,
+        signal.SIGTERM,
+    )
+    assert code == 143, errors
     assert "Traceback" not in errors
     assert re.search(r"^error: Interrupted after step 1 of 2", errors, re.MULTILINE)
     assert not list(run_dir.glob(".global_step_*"))

@@ -3,10 +3,11 @@
 A trainer asks this table before a run starts, and refuses a combination that cannot supply an estimator's inputs.
 """
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+
+from verl_algos.import_path import hint
 
 __all__ = ["ALIASES", "ESTIMATORS", "INPUTS", "OPTIONS", "SHARED_OPTIONS", "EstimatorSpec", "canonical"]
 
@@ -94,14 +95,12 @@ ALIASES: Mapping[str, str] = MappingProxyType(
         "grpo_vectorized": "grpo",
         "rloo_vectorized": "rloo",
         "reinforce++": "reinforce_plus_plus",
-        "reinforce++-baseline": "reinforce_plus_plus_baseline",
         "reinforce++_baseline": "reinforce_plus_plus_baseline",
         "pass@k": "grpo_passk",
         "grpo_pass@k": "grpo_passk",
         "pass_at_k": "grpo_passk",
         "otb": "optimal_token_baseline",
         "tir_otb": "tir_optimal_token_baseline",
-        "tir-otb": "tir_optimal_token_baseline",
     }
 )
 
@@ -116,15 +115,11 @@ def canonical(name: str) -> str:
     """
     lower = name.lower()
     spelt = lower.replace("-", "_").replace(" ", "_")
-    found = ALIASES.get(spelt, ALIASES.get(lower, spelt))
+    found = ALIASES.get(spelt, spelt)
     if found in ESTIMATORS:
         return found
-    if lower in _DR_GRPO:
-        hint = " Dr. GRPO is grpo with norm_by_std=False."
-    else:
-        near = difflib.get_close_matches(lower, [*ESTIMATORS, *ALIASES], n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
+    told = " Dr. GRPO is grpo with norm_by_std=False." if lower in _DR_GRPO else hint(lower, [*ESTIMATORS, *ALIASES])
     raise ValueError(
         f"Unknown advantage estimator {name!r}. Known: {', '.join(sorted(ESTIMATORS))}; or a function of your own as "
-        f"package.module:function or file.py:function.{hint}"
+        f"package.module:function or file.py:function.{told}"
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-__all__ = ["hint", "is_import_path", "load_function", "no_function"]
+__all__ = ["hint", "is_async", "is_import_path", "load_function", "no_function"]
 
 
 def is_import_path(name: str) -> bool:
@@ -69,13 +69,21 @@ def no_function(value: object, *, may_be_async: bool = False) -> str | None:
         return "a class"
     if not callable(value):
         return f"a {type(value).__name__}"
-    plain = inspect.unwrap(getattr(value, "func", value))  # of a functools.partial
-    called = (plain, getattr(plain, "__call__", None))  # noqa: B004 (whose own code is looked at)
+    called = _called(value)
     if any(inspect.isgeneratorfunction(part) or inspect.isasyncgenfunction(part) for part in called):
         return "a generator function, which yields"
-    if not may_be_async and any(map(inspect.iscoroutinefunction, called)):
-        return "an async function"
-    return None
+    return "an async function" if not may_be_async and is_async(value) else None
+
+
+def is_async(function: object) -> bool:
+    """Whether calls of `function` are known to return something to await."""
+    return any(map(inspect.iscoroutinefunction, _called(function)))
+
+
+def _called(function: object) -> tuple[object, object]:
+    """Whose code runs when it is called: its own, also of a functools.partial, or that of its ``__call__``."""
+    plain: Any = inspect.unwrap(getattr(function, "func", function))  # type: ignore[arg-type]
+    return plain, getattr(plain, "__call__", None)  # noqa: B004 (whose own code is looked at)
 
 
 def hint(name: str, names: Iterable[str]) -> str:

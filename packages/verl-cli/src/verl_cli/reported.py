@@ -43,7 +43,7 @@ def reported_columns(scored: Scored, prompts: Sequence[Prompt], wanted: Mapping[
     columns = {}
     has_reward = ~np.isnan(scored.rewards)
     for name, key in wanted.items():
-        column = scored.extra.get(name, np.full(len(scored.rewards), np.nan, dtype=np.float32))
+        column = _column(scored, name)
         missing = np.flatnonzero(np.isnan(column) & has_reward)
         if missing.size == has_reward.sum() > 0:
             raise UserError(_not_reported(name, key, scored.extra))
@@ -107,9 +107,13 @@ def _tried(scorer: Scorer, prompt: Prompt) -> Scored | None:
 def _reports(scored: Scored, name: str) -> np.ndarray:
     """Whether the number is reported with each score."""
     has_reward = ~np.isnan(scored.rewards)
-    column = scored.extra.get(name, np.full(len(scored.rewards), np.nan, dtype=np.float32))
-    reports: np.ndarray = ~np.isnan(column)[has_reward]
+    reports: np.ndarray = ~np.isnan(_column(scored, name))[has_reward]
     return reports
+
+
+def _column(scored: Scored, name: str) -> np.ndarray:
+    """What was reported under a name, (N,); NaN where nothing was."""
+    return scored.extra.get(name, np.full(len(scored.rewards), np.nan, dtype=np.float32))
 
 
 def _asks(name: str, key: str) -> str:

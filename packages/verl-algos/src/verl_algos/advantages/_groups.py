@@ -8,7 +8,7 @@ from torch import Tensor
 
 from verl_algos._finite import narrowed
 from verl_algos._ids import numbered
-from verl_algos._layout import Layout, is_whole
+from verl_algos._layout import Layout, check_device, is_whole
 from verl_algos.advantages._blocks import LARGEST, blocks, refuse
 from verl_algos.masked import VARIANCE_EPSILON
 
@@ -38,11 +38,7 @@ def group_numbers(group: GroupIds, like: Tensor) -> Tensor:
             f"group has dtype {group.dtype}, but its entries are the ids of prompts and are compared for equality: "
             "pass an integer tensor, or a list of whole numbers or strings."
         )
-    if group.device != like.device:
-        raise ValueError(
-            f"group is on {group.device} but the token columns on {like.device}: move all columns of one call to one "
-            "device."
-        )
+    check_device("group", group, "the token columns", like)
     return group.long()
 
 

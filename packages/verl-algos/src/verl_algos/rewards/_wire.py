@@ -116,6 +116,8 @@ class Progress:
 def own(value: Any) -> Any:
     """A copy, into which a function may write although the responses to a prompt share what it is made of; what cannot
     be copied is returned as it is."""
+    if type(value) in PLAIN:
+        return value
     if type(value) is dict and PLAIN.issuperset(map(type, value.values())):
         return value.copy()
     try:
@@ -130,8 +132,8 @@ def chunk_of(rows: Sequence[RewardRow], indices: Sequence[int]) -> tuple[Sequenc
     in_order = last - first == len(indices) - 1  # as a chunk has its rows
     chosen = rows[first : last + 1] if in_order else [rows[index] for index in indices]
     *columns, extra_infos = map(list, zip(*chosen, strict=True))
-    columns[2] = [truth if type(truth) in PLAIN else own(truth) for truth in columns[2]]
-    columns.append([own(extra) for extra in extra_infos])
+    columns[2] = list(map(own, columns[2]))
+    columns.append(list(map(own, extra_infos)))
     return range(first, last + 1) if in_order else indices, tuple(columns)
 
 

@@ -1,6 +1,5 @@
 """Scoring rows in worker processes, with limits: one bad answer costs itself and nothing else."""
 
-import inspect
 import math
 import os
 import threading
@@ -9,6 +8,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
+from verl_algos.import_path import is_async
 from verl_algos.rewards import scoring
 from verl_algos.rewards._job import Job
 from verl_algos.rewards._pool import Pool, WorkerStartError
@@ -24,7 +24,7 @@ from verl_algos.rewards.types import (
     Score,
 )
 
-__all__ = ["RewardRunner", "RunnerResult", "WorkerStartError", "is_async"]
+__all__ = ["RewardRunner", "RunnerResult", "WorkerStartError"]
 
 
 @dataclass(frozen=True)
@@ -224,9 +224,3 @@ class RewardRunner:
             )
         scores = [outcome if isinstance(outcome, Score) else Score(self.failed_score, {}) for outcome in job.outcomes]
         return RunnerResult(scores, dict(sorted(job.failures.items())), tuple(sorted(job.unparsable)), replaced)
-
-
-def is_async(function: RewardFunction) -> bool:
-    """Whether calls of `function` are known to return something to await."""
-    plain = inspect.unwrap(getattr(function, "func", function))
-    return inspect.iscoroutinefunction(plain) or inspect.iscoroutinefunction(getattr(plain, "__call__", None))  # noqa: B004

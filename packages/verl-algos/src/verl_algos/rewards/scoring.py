@@ -23,8 +23,6 @@ from verl_algos.rewards.types import (
     Score,
 )
 
-#: What a function is called with.
-_ROW = ("data_source", "solution_str", "ground_truth", "extra_info")
 # What Score(*pair) does, without a call of Python code for each.
 _score = cast(Callable[[Iterable[Any]], Score], partial(tuple.__new__, Score))
 _ADVICE = " Repair the function or the row; nothing was scored."
@@ -91,7 +89,7 @@ def bound(function: RewardFunction, kwargs: Mapping[str, Any]) -> RewardFunction
     Raises:
         ValueError: an option has the name of what every row is called with.
     """
-    if clash := [name for name in _ROW if name in kwargs]:
+    if clash := [name for name in RewardRow._fields if name in kwargs]:
         raise ValueError(
             f"The options of the reward function {_name(function)} have {', '.join(clash)}, which each row gives it. "
             "Give the option another name."
@@ -100,12 +98,14 @@ def bound(function: RewardFunction, kwargs: Mapping[str, Any]) -> RewardFunction
     return partial(function, **kwargs) if kwargs else function
 
 
-def call(function: RewardFunction, call: RewardFunction, index: int, row: RewardRow) -> Score | Awaitable[object]:
+def call(
+    function: RewardFunction, bound_function: RewardFunction, index: int, row: RewardRow
+) -> Score | Awaitable[object]:
     """Call `function` on one row: its checked result, or what is to be awaited for it.
 
     Args:
         function: as it was given, for messages.
-        call: the same, `bound`.
+        bound_function: the same, `bound`.
         index: of the row, for messages.
         row: what it is called with.
 
@@ -113,7 +113,7 @@ def call(function: RewardFunction, call: RewardFunction, index: int, row: Reward
         RewardError: the function raised, or returned no reward.
     """
     try:
-        result = call(
+        result = bound_function(
             data_source=row.data_source,
             solution_str=row.solution_str,
             ground_truth=row.ground_truth,

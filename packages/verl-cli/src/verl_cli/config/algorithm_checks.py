@@ -1,11 +1,10 @@
 """What must hold between the keys of the advantage estimator, the policy loss and the rollout correction."""
 
-import difflib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from verl_algos.estimators import ESTIMATORS, canonical
-from verl_algos.import_path import is_import_path
+from verl_algos.import_path import hint, is_import_path
 from verl_algos.loss_options import POLICY_LOSS_OPTIONS, canonical_loss, check_aggregation_mode
 from verl_algos.rollout_correction_options import PRESETS, parse_rejections, parse_weight_bounds
 
@@ -49,9 +48,8 @@ def wrong_name(key: str, name: str | None) -> str | None:
             told = str(error).replace("norm_by_std=False", f"{own_key}=false")
             return f"{key}: {told.partition(' Did you mean')[0] + elsewhere if elsewhere else told}"
         return None
-    close = difflib.get_close_matches(name.lower(), known, n=1)
-    meant = f" Did you mean {close[0]}?" if close else ""
-    return f"{key}: there is no {_NAMES[key].what} {name!r}; the names are {', '.join(known)}{own}.{elsewhere or meant}"
+    meant = elsewhere or hint(name.lower(), known)
+    return f"{key}: there is no {_NAMES[key].what} {name!r}; the names are {', '.join(known)}{own}.{meant}"
 
 
 def _elsewhere(key: str, name: str) -> str:

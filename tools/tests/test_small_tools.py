@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -101,3 +102,17 @@ def test_check_tree_finds_index_hosts_and_a_tracked_lock_file(tmp_path: Path) ->
     assert run(tmp_path, "check_tree").returncode == 0
     (tmp_path / "notes.md").write_text("see lock.example.org\n", "utf-8")
     assert "notes.md:1 names" in run(tmp_path, "check_tree").stdout
+
+
+@pytest.mark.parametrize(("days", "status"), [(0, 1), (4, 1), (6, 0)])
+def test_update_constraints_wants_a_day_that_mirrors_have_reached(tmp_path: Path, days: int, status: int) -> None:
+    day = datetime.now(UTC) - timedelta(days=days)
+    (tmp_path / "pyproject.toml").write_text(
+        '[project]\nname = "nothing"\nversion = "1"\nrequires-python = ">=3.11"\n'
+        f'[tool.uv]\npackage = false\nexclude-newer = "{day:%Y-%m-%dT%H:%M:%SZ}"\n',
+        "utf-8",
+    )
+    done = run(tmp_path, "update_constraints", UV_OFFLINE="1")
+    assert done.returncode == status, done.stderr
+    assert ("mirrors may" in done.stderr) is (status == 1)
+    assert (tmp_path / "constraints.txt").exists() is (status == 0)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -68,6 +69,36 @@ def test_f05_an_unknown_option_is_named(name: str) -> None:
     for option in set(OPTIONS) - set(SHARED_OPTIONS) - set(ESTIMATORS[name].options):
         with pytest.raises(ValueError, match=f"has no option {option}"):
             advantages.compute(name, **{**every_input(), option: True})
+
+
+def test_a_misspelt_keyword_is_named_before_what_is_missing_for_it() -> None:
+    misspelt: Any
+    for misspelt, hint in ({"value": ONE}, "values"), ({"values": ONE, "lambd": 0.9}, "lam"):
+        with pytest.raises(ValueError, match=rf"'gae' has no option .*\. Did you mean {hint}\?"):
+            advantages.compute("gae", token_rewards=ONE, **misspelt)
+    with pytest.raises(ValueError, match=r"Did you mean norm_by_std\?"):
+        advantages.compute("grpo", token_rewards=ONE, group=[0], norm_adv_by_std_in_grpo=False)
+
+
+def test_switches_are_true_or_false() -> None:
+    for switch in (np.bool_(False), False):
+        raw, _ = advantages.compute("grpo", token_rewards=ONE + 1, group=[0], compat=switch)
+        assert not raw.any()
+    alone, _ = advantages.compute("grpo", token_rewards=ONE + 1, group=[0], compat=np.bool_(True), norm_by_std=False)
+    assert torch.equal(alone, ONE + 1)
+    wrong: Any
+    for wrong in (None, "false", 0):
+        with pytest.raises(
+            ValueError, match=r"whiten=.* of the advantage estimator 'gae' is a .*: give it True or False"
+        ):
+            advantages.compute("gae", token_rewards=ONE, values=ONE, whiten=wrong)
+
+
+def test_what_is_neither_a_name_nor_a_function_is_refused() -> None:
+    wrong: Any
+    for wrong, kind in ((None, "a NoneType"), (3, "a int"), (dict, "a class")):
+        with pytest.raises(ValueError, match=rf"The advantage estimator .* is {kind}: give the name of one \(gae, "):
+            advantages.compute(wrong, token_rewards=ONE)
 
 
 def test_spellings() -> None:
@@ -198,7 +229,7 @@ def test_c05_custom_function_and_unscored_sequences() -> None:
     def broken(*, token_rewards: Tensor) -> tuple[Tensor, Tensor]:
         return token_rewards / 0.0, token_rewards
 
-    with pytest.raises(NonFiniteError, match=r"advantages or returns of .*broken holds 2 valid"):
+    with pytest.raises(NonFiniteError, match=r"advantages or returns of .*broken holds 2 valid .*repair the function"):
         advantages.compute(broken, token_rewards=torch.tensor([[1.0, 1]]))
 
 

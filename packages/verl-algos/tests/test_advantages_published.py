@@ -202,9 +202,12 @@ def test_gdpo_component_that_does_not_apply() -> None:
         ({"a": torch.zeros(2)}, {"a": NAN}, r"reward_weights\['a'\]=nan"),
         ({"a": torch.zeros(3)}, None, r"reward_components\['a'\] has shape \(3,\) but there are 2 sequences"),
         ({"a": torch.tensor([INF, 0])}, None, r"reward_components\['a'\] holds 1"),
+        ([torch.zeros(2)], None, "reward_components is a list, but gdpo takes a mapping"),
+        (torch.zeros(2), None, "reward_components is a Tensor, but gdpo takes a mapping"),
+        ({"a": torch.zeros(2)}, [1.0], "reward_weights is a list, but gdpo takes a mapping"),
     ],
 )
-def test_gdpo_refuses(components: dict[str, Tensor], weights: dict[str, float] | None, message: str) -> None:
+def test_gdpo_refuses(components: Any, weights: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         advantages.compute(
             "gdpo",

@@ -165,6 +165,13 @@ def test_bad_arguments() -> None:
         aggregate(loss, mode="token-mean", denominators=Denominators(-1, 1))
     with pytest.raises(ValueError, match="counts of the whole mini-batch"):
         aggregate(loss, mode="token-mean", denominators=Denominators(math.nan, 1))
+    wrong: Any
+    for wrong in ((2, 1), 2, {"tokens": 2, "sequences": 1}, None, Denominators(*torch.tensor([2.0, 1.0]))):
+        with pytest.raises(ValueError, match=r"as plain numbers in aggregation\.Denominators\(tokens, sequences\)"):
+            aggregate(loss, mode="token-mean", denominators=wrong)
+    misspelt: Any = "token_mean"
+    with pytest.raises(ValueError, match=r"Did you mean token-mean\?"):
+        aggregate(loss, mode=misspelt, denominators=total)
 
 
 def test_half_precision_losses_are_summed_in_float32() -> None:

@@ -72,6 +72,13 @@ def test_correlation_of_nothing_is_none(rewards: list[float], lengths: list[int]
     assert health.reward_length_correlation(*columns, np.zeros(len(rewards), np.int64)) is None
 
 
+def test_columns_of_another_length_are_refused() -> None:
+    with pytest.raises(ValueError, match="There are 3 rewards, but 2 rows in a column beside them"):
+        health.reward_length_correlation(np.ones(3), np.ones(2))
+    with pytest.raises(ValueError, match="There are 3 rewards, but 4 rows"):
+        health.zero_variance_groups(np.ones(3), np.zeros(4, np.int64))
+
+
 def test_rounding_is_no_correlation() -> None:
     """The mean of three 0.1 is not 0.1."""
     rewards, group = np.array([0.1] * 3 + [0.7] * 3), np.array([0, 0, 0, 1, 1, 1])

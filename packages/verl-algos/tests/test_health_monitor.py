@@ -31,6 +31,7 @@ def healthy(seed: int, steps: int) -> tuple[Inputs, ...]:
             "entropy": 0.5 * draw.lognormal(0.0, 0.2),
             "kl": 0.03 * draw.lognormal(0.0, 0.5),
             "loss": 0.02 * draw.standard_t(3),
+            "empty_loss": False,
             "grad_norm": draw.lognormal(0.0, 0.4),
         }
         for _ in range(steps)
@@ -93,6 +94,11 @@ def test_each_failure_is_told_once_with_numbers_and_a_key() -> None:
             34,
             ("has had the reward 1 for 5 steps (since step 30)", "usually the prompts are solved"),
         ),
+        "empty_loss": (
+            change("empty_loss", lambda *_: True),
+            31,
+            ("for 2 steps (since step 30)", "algorithm.rollout_correction.rollout_rs=null"),
+        ),
         "kl_out_of_range": (
             change("kl", lambda *_: 0.5),
             79,
@@ -114,6 +120,20 @@ def test_each_failure_is_told_once_with_numbers_and_a_key() -> None:
         assert [at for at, _ in found] == [step], name
         for text in texts:
             assert text in found[0][1].message, (name, text, found[0][1].message)
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"algorithm.rollout_correction.rollout_rs": "token_k1"}, "algorithm.rollout_correction.rollout_rs=null"),
+        ({"algorithm.rollout_correction.preset": "decoupled_k3_rs"}, "algorithm.rollout_correction.preset=null"),
+        ({"algorithm.rollout_correction.rollout_rs": None}, "reward.custom_reward_function.path=FILE.py"),
+    ],
+)
+def test_an_empty_loss_names_what_leaves_the_tokens_out(settings: dict[str, object], key: str) -> None:
+    ((step, found),) = spoken([{"empty_loss": True}] * 20, HealthMonitor(settings=settings))
+    assert (step, found.name) == (2, "empty_loss")
+    assert f"Try first: {key}" in found.message
 
 
 def test_saturation_is_also_told_by_the_groups() -> None:

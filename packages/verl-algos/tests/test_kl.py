@@ -140,6 +140,9 @@ def test_unknown_penalty_and_shapes() -> None:
             kl.penalty(name, LOGPROBS, REF)
     with pytest.raises(ValueError, match=r"Unknown KL penalty 'k3\+\+'"):
         kl.penalty("k3++", LOGPROBS, REF)
+    nothing: Any = None
+    with pytest.raises(ValueError, match=r"Unknown KL penalty None\. Known: kl"):
+        kl.penalty(nothing, LOGPROBS, REF)
 
 
 # --- as a loss

@@ -2,8 +2,11 @@
 
 import json
 import math
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from verl_algos import kl
 from verl_algos.errors import NonFiniteError
 
@@ -31,6 +34,15 @@ def test_more_sequences_than_the_horizon_change_the_coefficient_by_a_fifth(
     controller = kl.AdaptiveController(coef=0.2, target=0.4, horizon=100)
     controller.update(measured, num_sequences)
     assert controller.coef == pytest.approx(0.2 * factor)
+
+
+def test_a_measured_tensor_leaves_the_coefficient_a_number() -> None:
+    """The quotient of what `apply_kl_to_rewards` measures is a tensor; the state is JSON all the same."""
+    controller = kl.AdaptiveController(coef=0.2, target=0.4, horizon=10000)
+    measured: tuple[Any, Any] = (torch.tensor(0.44, dtype=torch.float64), np.int64(8))
+    controller.update(*measured)
+    assert type(controller.coef) is float and controller.coef == pytest.approx(0.200016, abs=1e-9)
+    assert json.loads(json.dumps(controller.state_dict())) == {"coef": controller.coef}
 
 
 def test_controllers_refuse_and_stay() -> None:

@@ -1,6 +1,7 @@
 """Log-probs and entropy: verl-facts E1; bug bank C27, E04."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -72,5 +73,16 @@ def test_bad_arguments() -> None:
             logprobs.entropy_from_logits(LOGITS, temperature)
     with pytest.raises(ValueError, match=r"logits have shape \(1, 4\) but token_ids \(2,\)"):
         logprobs.logprobs_from_logits(LOGITS, torch.tensor([1, 2]))
+    wrong: Any = [1]
+    with pytest.raises(ValueError, match=r"token_ids is a list, not a torch\.Tensor"):
+        logprobs.logprobs_from_logits(LOGITS, wrong)
+    for call in (logprobs.entropy_from_logits, lambda logits: logprobs.logprobs_from_logits(logits, torch.tensor([1]))):
+        with pytest.raises(ValueError, match=r"logits is a list, not a torch\.Tensor"):
+            call(wrong)
+    with pytest.raises(ValueError, match=r"logits have shape \(\) but token_ids \(\)"):
+        logprobs.logprobs_from_logits(torch.tensor(1.0), torch.tensor(0))
+    for outside in (-100, 4):
+        with pytest.raises(ValueError, match=rf"token_ids go from {outside} to {outside}, but .* vocabulary of 4\."):
+            logprobs.logprobs_from_logits(LOGITS, torch.tensor([outside]))
     with pytest.raises(ValueError, match=r"token_ids have dtype torch\.float32"):
         logprobs.logprobs_from_logits(LOGITS, torch.zeros(1))

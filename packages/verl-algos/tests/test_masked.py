@@ -1,6 +1,7 @@
 """Masked statistics: verl-facts A15; bug bank C13, C14."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -39,6 +40,9 @@ def test_c14_no_gradient_leaks_from_masked_elements() -> None:
 def test_shapes_must_be_equal() -> None:
     with pytest.raises(ValueError, match="they must be equal"):
         masked_mean(torch.ones(2, 3), torch.ones(2, 1))
+    no_tensor: Any = [1.0, 2.0]
+    with pytest.raises(ValueError, match=r"x is a list, not a torch\.Tensor"):
+        masked_mean(no_tensor, torch.ones(2))
 
 
 @settings(deadline=None, max_examples=40)

@@ -84,6 +84,12 @@ def test_f05_clip_ratio_c_acts_and_unknown_arguments_are_refused() -> None:
 def test_unknown_loss_and_bad_bounds() -> None:
     with pytest.raises(ValueError, match=r"Unknown policy loss 'ppo'\. Known: cispo, clip_cov, .*, vanilla\."):
         policy_losses.compute("ppo", logprobs=NEW, old_logprobs=OLD, advantages=ADVANTAGES)
+    with pytest.raises(ValueError, match=r"Unknown policy loss 'Vanila'.*\. Did you mean vanilla\?"):
+        policy_losses.compute("Vanila", logprobs=NEW, old_logprobs=OLD, advantages=ADVANTAGES)
+    wrong: Any
+    for wrong, kind in ((None, "a NoneType"), (3, "a int"), (dict, "a class")):
+        with pytest.raises(ValueError, match=rf"The policy loss .* is {kind}: give the name of one \(cispo, "):
+            policy_losses.compute(wrong, logprobs=NEW, old_logprobs=OLD, advantages=ADVANTAGES)
     with pytest.raises(ValueError, match="clip_ratio_low"):
         losses([1], [1], clip_ratio_low=1.5)
     with pytest.raises(ValueError, match="clip_ratio_high"):

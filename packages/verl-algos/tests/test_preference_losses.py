@@ -257,7 +257,9 @@ class TestRefusals:
             ("dpo", {"beta": 0.0}, "beta=0.0 must be above 0"),
             ("dpo", {"rejected_logprobs": torch.zeros(2)}, r"rejected has shape \(2,\)"),
             ("dpo", {"valid": torch.ones(1, 3)}, r"valid has shape \(1, 3\)"),
-            ("dpo", {"chosen_logprobs": torch.zeros(3, 1)}, r"one number per pair"),
+            ("dpo", {"chosen_logprobs": torch.zeros(3, 1)}, r"one number per pair.*with sequence_logprobs first"),
+            (None, {}, "Unknown preference loss None"),
+            ("dop", {}, r"Did you mean dpo\?"),
         ],
     )
     def test_compute(self, name: str, change: Any, message: str) -> None:

@@ -1,7 +1,12 @@
 """The code rule and its sandbox, with programs that hang, eat memory, fork, write and look for the network."""
 
+import contextlib
 import json
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +55,38 @@ def test_limits_hold_and_the_next_case_runs(way: Any, code: str, status: str) ->
     results = sandbox.run(first, [{"stdin": "first"}, {"stdin": "second"}], limits=LIMITS, sandbox=way)
     assert [result.status for result in results] == [status, "ok"]
     assert results[1].stdout == "fine\n"
+
+
+def descendants(pid: int) -> set[int]:
+    """Of a process, also those in namespaces of their own."""
+    found: set[int] = set()
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            for child in map(int, children.read_text().split()):
+                found |= {child} | descendants(child)
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+@pytest.mark.parametrize("way", WAYS)
+def test_nothing_goes_on_when_the_caller_is_killed(way: Any) -> None:
+    """The last one of the processes is the case, which sleeps."""
+    program = (
+        "from verl_algos.rewards import sandbox\n"
+        "code = 'import time; time.sleep(100)'\n"
+        f"sandbox.run(code, [{{'stdin': ''}}], limits=sandbox.Limits(wall_seconds=100), sandbox={way!r})"
+    )
+    wanted = 3 if way == "namespaces" else 2
+    with subprocess.Popen([sys.executable, "-c", program]) as caller:
+        until = time.monotonic() + 60
+        while len(pids := descendants(caller.pid)) < wanted:
+            assert caller.poll() is None and time.monotonic() < until
+            time.sleep(0.01)
+        caller.send_signal(signal.SIGKILL)
+    until = time.monotonic() + 30
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("way", WAYS[:2])

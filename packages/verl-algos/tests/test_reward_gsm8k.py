@@ -26,7 +26,16 @@ from verl_algos.rewards import RewardRow, RewardRunner, default_compute_score, g
             "42\u201345",
             "42^2",
         ),
-        *("42 million", "42 Billion", "42 thousands", "42k", "42K"),
+        *("42 million", "42 Billion", "42 thousands", "42k", "42K", "$42M", "42B", "42 bn", "42 lakh", "42\u4e07"),
+        *("42 dozen", "42 dozens", "42 halves", "42 hundredths", "42 and a half", "42 and one half"),
+        *("42 squared", "42 cubed", "42 times 3", "42 plus 1", "42 divided by 7", "42 by 7", "42 over 7", "42 point 5"),
+        *(
+            "42 dollars and 50 cents",
+            "42 dollars 50 cents",
+            "42 hours, 30 minutes",
+            "42 feet 6 inches",
+            "42 km or 26 mi",
+        ),
         *("42e3", "42E-1", "42e+03", "42:30", "42%3", "42 \u00d7 3", "42\u00f77", "42x3", "42 x 3", "42\\times 3"),
         *("42 000", "42\u00a0000", "42\u2009000", "42'000", "42_000", "42{,}000", "42\\,000", "42 ,000", "42,00"),
         *("1,23,4", "42,5", "42, 43", "42; 43", "42 or 43", "42 and 1/2", "42 to 45", "42 ~ 43", "[42, 43]"),
@@ -66,7 +75,7 @@ def test_what_is_no_whole_number_is_no_answer(marked: str) -> None:
             "42 dollars",
             "42 apples",
             "42 kids",
-            "42 dozen",
+            "42 pairs",
             "42km",
             "42 km/h",
             "$42 per hour",
@@ -98,6 +107,30 @@ def test_what_is_no_whole_number_is_no_answer(marked: str) -> None:
             "42\n#### done",
             "42 ####",
         ),
+        *(
+            "\u20ac42",
+            "\u00a342",
+            "\u00a542",
+            "\u20b942",
+            "42\u20ac",
+            "42 \u20ac",
+            "`42`",
+            "** 42 **",
+            "$$42$$",
+            "$ 42 $",
+        ),
+        *("\\[42\\]", "\\fbox{42}", "\\text{42}", "$\\mathbf{42}$", "\\boxed{\\text{42}}", "**$\\boxed{42}$**"),
+        *("\\(\\boxed{42}\\)", "\\[ \\boxed{\\$42} \\]", "$\\boxed{42 \\text{ dollars}}$", "\\boxed{42.}"),
+        *(
+            "42 times as many",
+            "42 in 2020",
+            "42 because 6*7",
+            "42 and no more",
+            "42m",
+            "42 m",
+            "42 third-graders",
+            "42 quarters",
+        ),
         *("41\n#### 42", "42/7\n#### 42", "41 #### 42"),
     ],
 )
@@ -105,6 +138,14 @@ def test_what_stands_around_a_number(marked: str) -> None:
     """A percent sign is a unit as in the rule for mathematics, where 28 is right for 28%."""
     for response in (f"#### {marked}", f"It is 7.\n####{marked}\n", f"###### \n{marked}"):
         assert gsm8k.extract_solution(response) == 42
+
+
+@pytest.mark.parametrize("sign", ["\u2010", "\u2011", "\ufe63", "\uff0d", "-\u20ac", "\u20ac-", "\u00a3\uff0d"])
+@pytest.mark.parametrize("method", ["strict", "flexible"])
+def test_signs_of_other_keyboards(sign: str, method: Any) -> None:
+    """A sign that is not known would make a positive number of a negative one."""
+    assert gsm8k.compute_score(f"#### {sign}42", -42, method)["acc"] == 1
+    assert gsm8k.compute_score(f"#### {sign}42", 42, method)["acc"] == 0
 
 
 @pytest.mark.parametrize("marked", ["-42", "\u221242", "\u201342", "-$42", "$-42", "**-42**", "\\boxed{-42}", "-42.0"])

@@ -157,6 +157,19 @@ def test_b06_repeated_boxes() -> None:
         ("x^(n+1)", "x^{n+1}", True),
         ("sqrt(x + 1)", "\\sqrt{x+1}", True),
         ("5", "", False),
+        # Thousands of LaTeX; and numbers with a blank between them, which are not their product.
+        ("1000", "1\\,000", True),
+        ("12345678", "12\\,345\\,678", True),
+        ("1000", "1{,}000", True),
+        ("1000", "1,\\!000", True),
+        ("1000", "1\u2009000", True),
+        ("10\\,000", "10000", True),
+        ("(1000, 2)", "(1\\,000, 2)", True),
+        ("0", "1\\,000", False),
+        ("0", "1 000", False),
+        ("6", "2 3", False),
+        ("6", "2\\,3", False),
+        ("5", "5\\,\\text{cm}", True),
     ],
 )
 def test_pairs(gold: str, pred: str, expected: bool) -> None:

@@ -21,6 +21,7 @@ from verl_algos.rewards import (
     load_model,
     score_all,
 )
+from verl_algos.rewards import judge as judges
 
 FILE = """
 from verl_algos.rewards import RewardModel
@@ -156,7 +157,7 @@ class Judge(BaseHTTPRequestHandler):
             server.bodies.append(body | {"key": self.headers.get("Authorization"), "at": time.monotonic()})
             earlier = sum(b["messages"] == body["messages"] for b in server.bodies) - 1
         time.sleep(0.01)
-        status, reply = 200, "It is fine.\nScore: 1"
+        status, reply, encoding = 200, "It is fine.\nScore: 1", None
         if "refuse" in content:
             status = 401
         elif "busy" in content and earlier < 2:
@@ -165,6 +166,8 @@ class Judge(BaseHTTPRequestHandler):
             reply = "I cannot say."
         elif "slow" in content or "together" in content:
             server.release.wait(10)
+        elif "broken" in content and not earlier:
+            encoding = "gzip"  # which it is not
         elif "half" in content:
             reply = "Score: 0.25 at first, then **Score: 0.5**"
         text = json.dumps({"choices": [{"message": {"role": "assistant", "content": reply}}]}).encode()
@@ -173,6 +176,8 @@ class Judge(BaseHTTPRequestHandler):
         try:
             self.send_response(status)
             self.send_header("Content-Length", str(len(text)))
+            if encoding is not None:
+                self.send_header("Content-Encoding", encoding)
             if status == 429:
                 self.send_header("Retry-After", "0.05")
             self.end_headers()
@@ -215,13 +220,39 @@ def asked(*questions: str) -> list[RewardRow]:
 
 def test_a_judge_scores_in_order_and_tries_again(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
-    scores = score_all(judge(server, sampling={"max_tokens": 9}), asked("ok", "half", "busy"))
-    assert [score.score for score in scores] == [1.0, 0.5, 1.0]
+    scores = score_all(judge(server, sampling={"max_tokens": 9}), asked("ok", "half", "busy", "broken"))
+    assert [score.score for score in scores] == [1.0, 0.5, 1.0, 1.0]
     assert scores[0].extra == {"judge": "It is fine.\nScore: 1"}
     body = server.bodies[0]
     assert (body["model"], body["temperature"], body["max_tokens"], body["key"]) == ("grader", 0.0, 9, "Bearer secret")
     assert "The right answer is: 42" in body["messages"][0]["content"]
-    assert len(server.bodies) == 5
+    assert len(server.bodies) == 7
+
+
+@pytest.mark.parametrize(
+    ("answer", "score"),
+    [
+        ("Score: 0.5", 0.5),
+        ("**Score:** 0.5.", 0.5),
+        ("Score: .5", 0.5),
+        ('{"score": 0.5}', 0.5),
+        ("The score is 0.5", 0.5),
+        ("Score: \\boxed{0.5}", 0.5),
+        ("Score: \u22120.5", -0.5),
+        ("Score: 0.1, no: Score: 0.5", 0.5),
+        ('The line "Score: X" is: Score: 1', 1.0),
+        ("Score: 8/10", None),
+        ("Score: 80%", None),
+        ("Score: 80 %", None),
+        ("Score: 1e3", None),
+        ("Score: 0.5\nScore: 8/10", None),
+        ("Score: high", None),
+        ("", None),
+    ],
+)
+def test_what_a_judge_says(answer: str, score: float | None) -> None:
+    """What is on a scale of its own is no score: nobody says what it is worth."""
+    assert judges.default_score(answer) == score
 
 
 def test_a_judge_that_gives_no_score_fails_its_row_only(server: Any) -> None:

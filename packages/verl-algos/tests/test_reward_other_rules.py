@@ -62,6 +62,10 @@ def test_search_is_linear_in_the_response() -> None:
         ("<answer>d</answer>", "D"),
         ("(b)", "B"),
         ("B", "B"),
+        ("$B$", "B"),
+        ('"B"', "B"),
+        ('The answer is "B".', "B"),
+        ("the answer is `C`", "C"),
         ("B) Paris", None),
         ("A cat sat on it", None),
         ("I think A or B", None),
@@ -135,6 +139,22 @@ def test_overlong_errors() -> None:
         overlong.apply([], [], 4, config)
     with pytest.raises(ValueError, match="1 scores and 0 response lengths"):
         overlong.apply([Score(1.0, {})], [], 4, config)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), "1", None, True])
+def test_numbers_that_no_score_can_be_added_up_with(number: Any) -> None:
+    with pytest.raises(ValueError, match=r"penalty_factor=.* must be at least 0: it is the penalty at the limit"):
+        overlong.OverlongConfig(enable=True, len=5, penalty_factor=number)
+    with pytest.raises(ValueError, match=r"Part\('right'\).weight=.* must be a finite number"):
+        WeightedSum([Part("right", default_compute_score, number)])
+
+
+def test_a_negative_penalty_is_refused() -> None:
+    """It would be cut at 0, and punish nothing."""
+    with pytest.raises(ValueError, match=r"penalty_factor=-1.0 must be at least 0"):
+        overlong.OverlongConfig(enable=True, len=5, penalty_factor=-1.0)
+    with pytest.raises(ValueError, match="must be at least 1 token"):
+        overlong.OverlongConfig(enable=True, len=float("nan"))  # type: ignore[arg-type]
 
 
 async def slow(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> Any:

@@ -350,6 +350,8 @@ class TestOptions:
             ({"rollout_rs": "token_k1", "rollout_rs_threshold": 0.5}, "would reject everything"),
             ({"rollout_rs": "token_k2", "rollout_rs_threshold": "0.5_2"}, "take one upper bound"),
             ({"rollout_rs": "token_k1,token_k2", "rollout_rs_threshold": "2,2,2"}, "has 3 bounds"),
+            ({"rollout_rs": ["token_k1", "seq_max_k2"], "rollout_rs_threshold": 2}, "write 'token_k1,seq_max_k2'"),
+            ({"rollout_rs": "token_k2,token_k3", "rollout_rs_threshold": [2, 0.1]}, "is a list: write '2,0.1'"),
         ],
     )
     def test_refusals(self, options: Any, message: str) -> None:

@@ -16,9 +16,11 @@ from verl_cli.build import build
 from verl_cli.config import ConfigError, resolve
 from verl_cli.config.algorithm_rules import ESTIMATOR_OPTION_KEYS
 from verl_cli.errors import UserError
+from verl_cli.losses import ActorLoss
 from verl_cli.phases import Step, run_phases
 from verl_cli.ppo import PPO
 from verl_cli.trainer import fit
+from verl_engine import Denominators
 from verl_rollout import Request, Sampling
 
 Overrides = Callable[..., list[str]]
@@ -48,6 +50,18 @@ def ones(logprobs):
 
 def scaled(logprobs, advantages, scale):
     return -scale * advantages * logprobs, {"scale": (torch.tensor(scale), torch.tensor(1.0))}
+
+def per_token_metric(logprobs, advantages):
+    return -advantages * logprobs, {"distance": (logprobs.detach().abs(), logprobs.numel())}
+
+def uncounted_metric(logprobs, advantages):
+    return -advantages * logprobs, {"distance": (torch.tensor(1.0), None)}
+
+def taken_metric(logprobs, advantages):
+    return -advantages * logprobs, {"pg_loss": (torch.tensor(7.0), 1)}
+
+def raises(logprobs):
+    raise KeyError("mine")
 
 def estimator(token_rewards, mask, cu_seqlens, factor=1.0):
     return factor * mask, factor * mask
@@ -351,6 +365,32 @@ def test_a_policy_loss_of_ones_own_gets_its_own_options(overrides: Overrides, fi
     with pytest.raises(UserError, match="scale"):
         build(config)
     assert not (files / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        ("per_token_metric", r"the sum of its metric 'distance' is a tensor of shape \(3,\): .* single numbers"),
+        ("uncounted_metric", "the count of its metric 'distance' is a NoneType: .* single numbers"),
+        ("taken_metric", "a metric 'pg_loss', which the run itself reports as actor/pg_loss. Rename it"),
+        ("raises", r"KeyError: 'mine' \(at .*own.py, line \d+, in raises: `raise KeyError"),
+    ],
+)
+def test_what_a_policy_loss_of_ones_own_reports_wrongly_is_told(
+    overrides: Overrides, files: Path, function: str, told: str
+) -> None:
+    """A metric that is no pair of numbers used to end the run as a defect, and one named pg_loss stood for the loss."""
+    loss = ActorLoss.of(resolve(overrides(**{LOSS_MODE: f"{files / 'own.py'}:{function}"})).config)
+    column = torch.tensor([-0.5, -1.0, -1.5])
+    columns = {
+        "old_logprobs": column,
+        "advantages": column,
+        "loss_mask": torch.ones(3, dtype=torch.bool),
+        "cu_seqlens": torch.tensor([0, 1, 3]),
+    }
+    with pytest.raises(UserError, match=told) as error:
+        loss({"logprobs": column.clone().requires_grad_()}, columns, Denominators(tokens=3, sequences=2))
+    assert "verl_cli" not in str(error.value), "the line of the check tells the function's author nothing"
 
 
 @pytest.mark.parametrize("bypass", ["false", "true"])

@@ -72,6 +72,16 @@ def test_a_run_says_records_and_reports_what_is_wrong(
     assert "health/entropy_ratio" in metrics[-1] and "health/kl" in metrics[-1]
 
 
+def test_a_run_whose_every_token_is_rejected_says_so(command: Overrides, tmp_path: Path) -> None:
+    """Bounds that no ratio of two equal policies lies in."""
+    rejection = {"rollout_rs": "token_k1", "rollout_rs_threshold": "2_3"}
+    keys = {f"algorithm__rollout_correction__{key}": value for key, value in rejection.items()}
+    run_training(command(tmp_path / "run", trainer__total_training_steps=3, **keys))
+    (row,) = [row for row in warned(tmp_path / "run") if row["name"] == "empty_loss"]
+    assert row["step"] == 2
+    assert "algorithm.rollout_correction.rollout_rs=null" in row["message"]
+
+
 def test_warnings_can_be_turned_off_and_on_while_a_run_goes_on(
     command: Overrides, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

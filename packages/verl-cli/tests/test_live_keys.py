@@ -65,6 +65,7 @@ class Case:
     earlier: Values | None = None
     """Settings of a run that goes before, in the same folder."""
     allow_unused: bool = False
+    """Whether the change leaves a key of the run without effect."""
 
 
 STEPS = {"trainer.total_training_steps": "2"}
@@ -72,14 +73,14 @@ LOSS_MODE = f"{ACTOR}.policy_loss.loss_mode"
 CLIP_COV = {
     LOSS_MODE: "clip_cov",
     f"{ACTOR}.policy_loss.clip_cov_ratio": "0.1",
-    f"{ACTOR}.policy_loss.clip_cov_lb": "-1e5",
+    f"{ACTOR}.policy_loss.clip_cov_lb": "-1e6",
     f"{ACTOR}.policy_loss.clip_cov_ub": "1e6",
 }
 KL_COV = {LOSS_MODE: "kl_cov", f"{ACTOR}.policy_loss.kl_cov_ratio": "0.1", f"{ACTOR}.ppo_epochs": "2"}
 CORRECTION = "algorithm.rollout_correction"
-WEIGHTED = {f"{CORRECTION}.rollout_is": "token"}
+WEIGHTED = {f"{CORRECTION}.rollout_is": "token", f"{CORRECTION}.rollout_is_threshold": "0.9"}
 REJECTED = {f"{CORRECTION}.rollout_rs": "token_k2", f"{CORRECTION}.rollout_rs_threshold": "10"}
-GDPO = {"algorithm.adv_estimator": "gdpo", "algorithm.gdpo_reward_keys": "[score]"}
+GDPO = {"algorithm.adv_estimator": "gdpo", "algorithm.gdpo_reward_keys": "[score,odd]"}
 GRPO = {"algorithm.adv_estimator": "grpo"}
 ADAPTIVE = {
     "algorithm.kl_ctrl.type": "adaptive",
@@ -88,8 +89,22 @@ ADAPTIVE = {
     "trainer.total_training_steps": "3",
 }
 FILTERED = {"algorithm.filter_groups.enable": "true", "algorithm.filter_groups.metric": "score", **STEPS}
+SMALL_PASSES = {
+    f"{ACTOR}.ppo_micro_batch_size_per_gpu": "1",
+    f"{REF}.log_prob_micro_batch_size_per_gpu": "1",
+    "critic.ppo_micro_batch_size_per_gpu": "1",
+}
+BY_FACTOR = {
+    f"{ACTOR}.loss_agg_mode": "seq-mean-token-sum-norm",
+    f"{ACTOR}.loss_scale_factor": "4",
+    "critic.loss_agg_mode": "seq-mean-token-sum-norm",
+    "critic.loss_scale_factor": "4",
+}
+LINEAR, COSINE = (
+    {f"{ACTOR}.optim.lr_scheduler_type": name, "critic.optim.lr_scheduler_type": name} for name in ("linear", "cosine")
+)
 IN_LOSS = {f"{ACTOR}.use_kl_loss": "true"}
-SHORT_PROMPTS = {"data.max_prompt_length": "4", "data.truncation": "right"}
+SHORT_PROMPTS = {"data.max_prompt_length": "4", "data.truncation": "right", "data.train_batch_size": "2"}
 RULES = {"reward.custom_reward_function.path": "", "reward.num_workers": ""}
 BY_MODEL = {**RULES, "reward.reward_model.path": "WORLD/reward_model.py:Length"}
 OVERLONG = {
@@ -116,7 +131,7 @@ CASES: dict[str, Case] = {
     "data.val_files": Case("WORLD/more.jsonl", "samples"),
     "data.train_weights": Case("[1,3]", "metrics", {"data.train_files": "[WORLD/train.jsonl,WORLD/more.jsonl]"}),
     "data.train_batch_size": Case("8", "metrics"),
-    "data.max_prompt_length": Case("4", "metrics", {"data.truncation": "right"}),
+    "data.max_prompt_length": Case("3", "metrics", SHORT_PROMPTS),
     "data.max_response_length": Case("2", "metrics"),
     "data.prompt_key": Case("question", "samples"),
     "data.reward_fn_key": Case("source", "metrics", RULES),
@@ -124,7 +139,7 @@ CASES: dict[str, Case] = {
     "data.order_by": Case("extra_info.index", "metrics"),
     "data.seed": Case("7", "metrics"),
     "data.truncation": Case("left", "samples", SHORT_PROMPTS),
-    "data.filter_overlong_prompts": Case("true", "metrics", {**SHORT_PROMPTS, "data.train_batch_size": "2"}),
+    "data.filter_overlong_prompts": Case("true", "metrics", SHORT_PROMPTS),
     "data.train_max_samples": Case("5", "metrics"),
     "data.val_max_samples": Case("2", "samples"),
     "data.apply_chat_template_kwargs": Case("{mark: true}", "samples", {f"{MODEL}.tokenizer_path": "WORLD/other"}),
@@ -136,9 +151,7 @@ CASES: dict[str, Case] = {
     f"{MODEL}.override_config": Case("{rms_norm_eps: 0.5}", "metrics"),
     f"{ACTOR}.ppo_mini_batch_size": Case("4", "passes"),
     f"{ACTOR}.ppo_micro_batch_size_per_gpu": Case("1", "passes"),
-    f"{ACTOR}.use_dynamic_bsz": Case(
-        "true", "passes", {f"{ACTOR}.ppo_micro_batch_size_per_gpu": "1"}, allow_unused=True
-    ),
+    f"{ACTOR}.use_dynamic_bsz": Case("true", "passes", SMALL_PASSES, allow_unused=True),
     f"{ACTOR}.ppo_max_token_len_per_gpu": Case("12", "passes"),
     f"{ACTOR}.clip_ratio": Case("1e-4", "metrics"),
     f"{ACTOR}.clip_ratio_low": Case("1e-4", "metrics"),
@@ -149,17 +162,13 @@ CASES: dict[str, Case] = {
     LOSS_MODE: Case("cispo", "metrics"),
     f"{ACTOR}.policy_loss.clip_cov_ratio": Case("0.5", "metrics", CLIP_COV),
     f"{ACTOR}.policy_loss.clip_cov_lb": Case("1e5", "metrics", CLIP_COV),
-    f"{ACTOR}.policy_loss.clip_cov_ub": Case(
-        "-1e5", "metrics", {**CLIP_COV, f"{ACTOR}.policy_loss.clip_cov_lb": "-1e6"}
-    ),
+    f"{ACTOR}.policy_loss.clip_cov_ub": Case("-1e5", "metrics", CLIP_COV),
     f"{ACTOR}.policy_loss.kl_cov_ratio": Case("0.5", "metrics", KL_COV),
     f"{ACTOR}.policy_loss.ppo_kl_coef": Case("5", "metrics", KL_COV),
     f"{ACTOR}.policy_loss.dro_beta": Case("2", "metrics", {LOSS_MODE: "dro", f"{ACTOR}.policy_loss.dro_beta": "1"}),
     f"{ACTOR}.policy_loss.loss_kwargs": Case("{scale: 2}", "metrics", {LOSS_MODE: "WORLD/algorithms.py:loss"}),
     f"{ACTOR}.loss_agg_mode": Case("token-sum", "metrics"),
-    f"{ACTOR}.loss_scale_factor": Case(
-        "8", "metrics", {f"{ACTOR}.loss_agg_mode": "seq-mean-token-sum-norm", f"{ACTOR}.loss_scale_factor": "4"}
-    ),
+    f"{ACTOR}.loss_scale_factor": Case("8", "metrics", BY_FACTOR),
     f"{ACTOR}.entropy_coeff": Case("0.1", "metrics"),
     f"{ACTOR}.use_kl_loss": Case("true", "metrics"),
     f"{ACTOR}.kl_loss_coef": Case("1.0", "metrics", IN_LOSS),
@@ -167,9 +176,7 @@ CASES: dict[str, Case] = {
     f"{ACTOR}.ppo_epochs": Case("2", "passes"),
     f"{ACTOR}.shuffle": Case("true", "metrics"),
     f"{REF}.log_prob_micro_batch_size_per_gpu": Case("1", "passes"),
-    f"{REF}.log_prob_use_dynamic_bsz": Case(
-        "true", "passes", {f"{REF}.log_prob_micro_batch_size_per_gpu": "1"}, allow_unused=True
-    ),
+    f"{REF}.log_prob_use_dynamic_bsz": Case("true", "passes", SMALL_PASSES, allow_unused=True),
     f"{REF}.log_prob_max_token_len_per_gpu": Case("12", "passes"),
     f"{ROLLOUT}.name": Case("vllm", "refusal"),
     f"{ROLLOUT}.n": Case("3", "metrics"),
@@ -191,26 +198,22 @@ CASES: dict[str, Case] = {
     "critic.model.override_config": Case("{rms_norm_eps: 0.5}", "metrics"),
     "critic.ppo_mini_batch_size": Case("4", "passes"),
     "critic.ppo_micro_batch_size_per_gpu": Case("1", "passes"),
-    "critic.use_dynamic_bsz": Case("true", "passes", {"critic.ppo_micro_batch_size_per_gpu": "1"}, allow_unused=True),
+    "critic.use_dynamic_bsz": Case("true", "passes", SMALL_PASSES, allow_unused=True),
     "critic.ppo_max_token_len_per_gpu": Case("12", "passes"),
     "critic.ppo_epochs": Case("2", "passes"),
     "critic.cliprange_value": Case("1e-6", "metrics"),
     "critic.loss_agg_mode": Case("token-sum", "metrics"),
-    "critic.loss_scale_factor": Case(
-        "8", "metrics", {"critic.loss_agg_mode": "seq-mean-token-sum-norm", "critic.loss_scale_factor": "4"}
-    ),
+    "critic.loss_scale_factor": Case("8", "metrics", BY_FACTOR),
     "critic.shuffle": Case("true", "metrics"),
     "critic.enable": Case("true", "passes", {"algorithm.adv_estimator": "WORLD/algorithms.py:estimator"}),
     "algorithm.adv_estimator": Case("grpo", "metrics"),
     "algorithm.adv_estimator_kwargs": Case("{whiten: false}", "metrics"),
-    "algorithm.gdpo_reward_keys": Case("[score,odd]", "metrics", GDPO),
-    "algorithm.gdpo_reward_weights": Case("[5,1]", "metrics", {**GDPO, "algorithm.gdpo_reward_keys": "[score,odd]"}),
+    "algorithm.gdpo_reward_keys": Case("[score]", "metrics", GDPO),
+    "algorithm.gdpo_reward_weights": Case("[5,1]", "metrics", GDPO),
     f"{CORRECTION}.preset": Case("decoupled_token_is", "metrics"),
     f"{CORRECTION}.rollout_is": Case("sequence", "metrics", WEIGHTED),
-    f"{CORRECTION}.rollout_is_threshold": Case("0.9", "metrics", WEIGHTED),
-    f"{CORRECTION}.rollout_is_batch_normalize": Case(
-        "true", "metrics", {**WEIGHTED, f"{CORRECTION}.rollout_is_threshold": "0.9"}
-    ),
+    f"{CORRECTION}.rollout_is_threshold": Case("2.0", "metrics", WEIGHTED),
+    f"{CORRECTION}.rollout_is_batch_normalize": Case("true", "metrics", WEIGHTED),
     f"{CORRECTION}.rollout_rs": Case("seq_max_k2", "metrics", REJECTED),
     f"{CORRECTION}.rollout_rs_threshold": Case("1e-20", "metrics", REJECTED),
     f"{CORRECTION}.bypass_mode": Case("true", "passes"),
@@ -287,8 +290,8 @@ for _optim in (f"{ACTOR}.optim", "critic.optim"):
         f"{_optim}.lr_warmup_steps": Case("3", "metrics"),
         f"{_optim}.lr_warmup_steps_ratio": Case("1.0", "metrics"),
         f"{_optim}.lr_scheduler_type": Case("linear", "metrics"),
-        f"{_optim}.min_lr_ratio": Case("0.5", "metrics", {f"{_optim}.lr_scheduler_type": "linear"}),
-        f"{_optim}.num_cycles": Case("1.0", "metrics", {f"{_optim}.lr_scheduler_type": "cosine"}),
+        f"{_optim}.min_lr_ratio": Case("0.5", "metrics", LINEAR),
+        f"{_optim}.num_cycles": Case("1.0", "metrics", COSINE),
         f"{_optim}.weight_decay": Case("0.5", "weights"),
         f"{_optim}.betas": Case("[0.5, 0.9]", "weights"),
         f"{_optim}.clip_grad": Case("1e-5", "weights"),
@@ -426,7 +429,7 @@ class Laboratory:
 
     def control(self, case: Case) -> Observation:
         """What a case's run shows without the change; made twice the first time, and equal both times."""
-        identity = (tuple(sorted(case.given.items())), str(case.earlier), case.allow_unused)
+        identity = (tuple(sorted(case.given.items())), str(case.earlier))
         if identity not in self.controls:
             self.controls[identity] = self.observe(case)
             again = self.observe(case)

@@ -4,6 +4,7 @@ import datetime as dt
 import json
 import subprocess
 import sys
+import threading
 import uuid
 from decimal import Decimal
 from pathlib import Path
@@ -196,6 +197,21 @@ def test_lines_that_break_the_parser_are_named(tmp_path: Path, line: str) -> Non
     with pytest.raises(DataError, match=r"a.jsonl, line 2: it is not JSON"):
         DataProcessor(keep).run(tmp_path / "a.jsonl", tmp_path / "x.parquet")
     assert DataProcessor(keep, on_error="skip").run(tmp_path / "a.jsonl", tmp_path / "x.parquet").rows_failed == 1
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_failed_run_leaves_no_thread_to_the_garbage_collector(tmp_path: Path, workers: int) -> None:
+    """A thread that the collector ends while another one starts waits for that one, and that one for it: for ever."""
+    (tmp_path / "a.jsonl").write_text("".join(f'{{"n": {n}}}\n' for n in range(50_000)))
+
+    def fail(row: Row, index: int) -> Row:
+        raise RuntimeError("here")
+
+    before = set(threading.enumerate())
+    with pytest.raises(DataError) as failure:
+        DataProcessor(fail).run(tmp_path / "a.jsonl", tmp_path / "x.parquet", num_workers=workers)
+    left = [thread.name for thread in set(threading.enumerate()) - before if not thread.daemon]
+    assert left == [], failure  # whose traceback keeps all that the run's functions held
 
 
 @pytest.mark.parametrize("workers", [1, 2])

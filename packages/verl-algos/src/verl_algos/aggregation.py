@@ -13,6 +13,7 @@ from torch import Tensor
 from verl_algos._finite import narrowed, trained
 from verl_algos._layout import Layout
 from verl_algos._numbers import in_range
+from verl_algos.import_path import hint
 from verl_algos.names import MODES, Mode
 
 __all__ = ["MODES", "Denominators", "Mode", "aggregate", "count"]
@@ -85,7 +86,7 @@ def aggregate(
         ValueError: shapes disagree, the mode is not known, a denominator is negative, or `scale` does not fit the mode.
     """
     if mode not in MODES:
-        raise ValueError(f"Unknown loss aggregation mode {mode!r}. Known: {', '.join(MODES)}.")
+        raise ValueError(f"Unknown loss aggregation mode {mode!r}. Known: {', '.join(MODES)}.{hint(str(mode), MODES)}")
     if mode == "seq-mean-token-sum-norm":
         if not in_range(scale, 0.0, above_minimum=True):
             raise ValueError(
@@ -94,8 +95,12 @@ def aggregate(
             )
     elif scale is not None:
         raise ValueError(f"scale={scale} belongs to mode seq-mean-token-sum-norm; {mode} does not use it.")
-    if not (in_range(denominators.tokens, 0.0) and in_range(denominators.sequences, 0.0)):
-        raise ValueError(f"Denominators are counts of the whole mini-batch, got {denominators}.")
+    if not all(in_range(getattr(denominators, counted, None), 0.0) for counted in Denominators._fields):
+        raise ValueError(
+            f"Denominators are counts of the whole mini-batch, got {denominators!r}: count the loss mask with "
+            "aggregation.count, add up over micro-batches and ranks, and give the sums as plain numbers in "
+            "aggregation.Denominators(tokens, sequences)."
+        )
     layout = Layout.of(mask, cu_seqlens, loss=loss)
     selected = trained(layout.select(loss))
     # A mini-batch without valid tokens has a sum of 0 and counts of 0: dividing by 1 keeps the loss 0.

@@ -23,17 +23,26 @@ def logprobs_from_logits(logits: Tensor, token_ids: Tensor, temperature: float =
         temperature: that of sampling, above 0.
 
     Raises:
-        ValueError: shapes disagree, token_ids are no integers or the temperature is not above 0.
+        ValueError: shapes disagree, token_ids are no integers, the temperature is not above 0, or (looked at on a CPU
+            only) an id is outside the vocabulary.
     """
-    if logits.shape[:-1] != token_ids.shape:
+    check_column("logits", logits)
+    check_column("token_ids", token_ids)
+    if logits.dim() == 0 or logits.shape[:-1] != token_ids.shape:
         raise ValueError(
             f"logits have shape {tuple(logits.shape)} but token_ids {tuple(token_ids.shape)}: "
             "logits need exactly one more dimension, the vocabulary."
         )
-    check_column("logits", logits)
     if not is_whole(token_ids):
         raise ValueError(f"token_ids have dtype {token_ids.dtype}: they are an integer tensor.")
     check_device("token_ids", token_ids, "logits", logits)
+    if token_ids.device.type == "cpu" and token_ids.numel():  # on an accelerator it would wait for the device
+        low, high = (int(bound) for bound in token_ids.aminmax())
+        if low < 0 or high >= logits.shape[-1]:
+            raise ValueError(
+                f"token_ids go from {low} to {high}, but logits have a vocabulary of {logits.shape[-1]}. Labels such "
+                "as -100 for tokens that are not trained are no ids: put 0 there, and leave the tokens out by the mask."
+            )
     log_distribution = _log_distribution(logits, temperature)
     index = token_ids.long().unsqueeze(-1)
     chosen, logit = log_distribution.gather(-1, index).squeeze(-1), logits.detach().gather(-1, index).squeeze(-1)
@@ -47,6 +56,7 @@ def entropy_from_logits(logits: Tensor, temperature: float = 1.0) -> Tensor:
     Raises:
         ValueError: the temperature is not above 0.
     """
+    check_column("logits", logits)
     log_distribution = _log_distribution(logits, temperature)
     # 0 * -inf would be NaN: an excluded token's log-prob may be any finite number, its probability is 0 all the same.
     finite = log_distribution.masked_fill(log_distribution == -torch.inf, 0.0)

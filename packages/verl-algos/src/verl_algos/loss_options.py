@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from verl_algos._numbers import checked, in_range, in_words
+from verl_algos.import_path import hint
 from verl_algos.names import MODES, Mode
 
 __all__ = [
@@ -178,7 +179,7 @@ def canonical_loss(name: str) -> str:
 
     A name that is none comes back as it is.
     """
-    spelt = name.lower().replace("-", "_").replace(" ", "_")
+    spelt = str(name).lower().replace("-", "_").replace(" ", "_")
     spelt = LOSS_ALIASES.get(spelt, spelt)
     return spelt if spelt in POLICY_LOSS_OPTIONS or spelt in PREFERENCE_LOSS_OPTIONS else name
 
@@ -200,7 +201,7 @@ def checked_options(
     """
     name = canonical_loss(name)
     if name not in table:
-        raise ValueError(f"Unknown {kind} {name!r}. Known: {', '.join(sorted(table))}.")
+        raise ValueError(f"Unknown {kind} {name!r}. Known: {', '.join(sorted(table))}.{hint(str(name).lower(), table)}")
     options = table[name]
     for option in given:
         if option not in options:

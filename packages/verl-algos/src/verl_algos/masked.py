@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from verl_algos._finite import narrowed, saturated, summable, total, trained
-from verl_algos._layout import as_mask
+from verl_algos._layout import as_mask, check_column
 
 __all__ = ["masked_mean", "masked_sum", "masked_var", "masked_whiten"]
 
@@ -44,6 +44,7 @@ def _dtype(x: Tensor) -> torch.dtype:
 
 
 def _select(x: Tensor, mask: Tensor) -> Tensor:
+    check_column("x", x)
     mask = as_mask("mask", mask)
     if x.shape != mask.shape:
         raise ValueError(f"mask has shape {tuple(mask.shape)} but x has {tuple(x.shape)}: they must be equal.")

@@ -312,15 +312,19 @@ def _counted(first: Tensor, second: Tensor, valid: Tensor | None, columns: Mappi
     """The pairs that count, after a check that every column is (P,)."""
     given = {"rejected": second, "valid": valid, **columns}
     check_column("chosen", first)
+    if first.dim() != 1:
+        raise ValueError(
+            f"The chosen responses have shape {tuple(first.shape)}, but every column of a preference loss has one "
+            "number per pair, (P,): add log-probs of tokens up with sequence_logprobs first."
+        )
     for name, column in given.items():
         if column is not None:
             check_column(name, column)
             check_device(name, column, "chosen", first)
-        if first.dim() != 1 or (column is not None and column.shape != first.shape):
-            shape = tuple(first.shape if column is None else column.shape)
+        if column is not None and column.shape != first.shape:
             raise ValueError(
-                f"{name} has shape {shape} but the chosen responses have {tuple(first.shape)}: every column of a "
-                "preference loss has one number per pair, (P,)."
+                f"{name} has shape {tuple(column.shape)} but the chosen responses have {tuple(first.shape)}: every "
+                "column of a preference loss has one number per pair, (P,)."
             )
     counted = torch.ones_like(first, dtype=torch.bool) if valid is None else as_mask("valid", valid)
     for name in ("chosen_lengths", "rejected_lengths"):

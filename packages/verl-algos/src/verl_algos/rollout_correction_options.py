@@ -100,6 +100,11 @@ def parse_rejections(names: str | None, thresholds: str | float | None) -> tuple
         if thresholds is not None:
             raise ValueError(f"rollout_rs_threshold={thresholds} has no effect without rollout_rs: set that, too.")
         return ()
+    given: dict[str, object] = {"rollout_rs": names, "rollout_rs_threshold": thresholds}
+    for key, value in given.items():
+        if isinstance(value, list | tuple):
+            text = ",".join(map(str, value))
+            raise ValueError(f"{key}={value!r} is a {type(value).__name__}: write {text!r}, one text.")
     options = [name.strip() for name in names.split(",")]
     unknown = [name for name in options if name not in REJECTIONS]
     if unknown or len(set(options)) != len(options):

@@ -46,6 +46,7 @@ class Health:
             entropy=metrics.get("actor/entropy"),
             kl=_kl_to_reference(batch) if trained else None,
             loss=metrics.get("actor/pg_loss"),
+            empty_loss="actor/pg_loss" not in metrics if trained else None,
             grad_norm=metrics.get("actor/grad_norm"),
         )
         return found

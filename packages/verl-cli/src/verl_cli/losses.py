@@ -6,6 +6,7 @@ global denominators, so micro-batches and ranks only add up.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,14 @@ from verl_cli.failures.own_code import own_failure
 Tensors = Mapping[str, torch.Tensor]
 Loss = tuple[torch.Tensor, Metrics]
 
+#: What a run says of the actor (`actor/<name>`) besides a policy loss's own metrics.
+_TAKEN = frozenset(
+    {
+        *("loss", "pg_loss", "entropy_loss", "kl_loss", "entropy", "lr", "grad_norm", "grad_norm_nonfinite"),
+        *("reward_kl_penalty", "reward_kl_penalty_coeff"),
+    }
+)
+
 
 def _share(part: torch.Tensor) -> Metric:
     """A loss that is divided already: the parts of a mini-batch add up, mini-batches are averaged."""
@@ -32,6 +41,21 @@ def _share(part: torch.Tensor) -> Metric:
 def _means(pairs: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> Metrics:
     """The (sum, count) pairs of verl-algos: means by its contract."""
     return {name: Metric.mean(total, count) for name, (total, count) in pairs.items()}
+
+
+def _check_own(pairs: Mapping[str, tuple[Any, Any]]) -> None:
+    """Raise ValueError unless a user's metrics are pairs of single numbers under names that the run does not use."""
+    for name, pair in pairs.items():
+        if name in _TAKEN:
+            raise ValueError(f"it returned a metric {name!r}, which the run itself reports as actor/{name}. Rename it")
+        for what, number in zip(("sum", "count"), pair, strict=True):
+            shape = tuple(number.shape) if isinstance(number, torch.Tensor) else None
+            if shape or (shape is None and not isinstance(number, Real)):
+                given = f"is a tensor of shape {shape}" if shape else f"is a {type(number).__name__}"
+                raise ValueError(
+                    f"the {what} of its metric {name!r} {given}: a metric is a pair (sum, count) of single numbers, "
+                    "such as (x[mask].sum(), mask.sum())"
+                )
 
 
 @dataclass(frozen=True)
@@ -88,6 +112,8 @@ class ActorLoss:
                 covariance_selected=columns.get("covariance_selected"),
                 **self.options,
             )
+            if is_import_path(self.name):
+                _check_own(pairs)
         except Exception as error:
             if is_import_path(self.name):  # whose mistakes are the user's to mend
                 raise own_failure(f"actor_rollout_ref.actor.policy_loss.loss_mode={self.name}", error) from error

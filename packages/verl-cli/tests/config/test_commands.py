@@ -113,10 +113,14 @@ values = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=60)
-@given(name=texts.filter(bool), options=st.dictionaries(st.from_regex(r"[a-z]{1,5}", fullmatch=True), values))
+# Resolving costs far more than drawing: each of few examples holds many texts and values.
+@settings(deadline=None, max_examples=15)
+@given(
+    names=st.lists(texts.filter(bool), min_size=4, max_size=4),
+    options=st.dictionaries(st.from_regex(r"[a-z]{1,5}", fullmatch=True), values, min_size=10, max_size=40),
+)
 def test_any_text_and_any_mapping_survive_show(
-    tmp_path_factory: pytest.TempPathFactory, name: str, options: dict[str, object]
+    tmp_path_factory: pytest.TempPathFactory, names: list[str], options: dict[str, object]
 ) -> None:
     folder = tmp_path_factory.mktemp("any")
 
@@ -127,8 +131,14 @@ def test_any_text_and_any_mapping_survive_show(
             return {key: escaped(item) for key, item in value.items()}
         return [escaped(item) for item in value] if isinstance(value, list) else value
 
+    experiment, project, prompt_key, reward_key = names
     tree = {
-        "trainer": {"experiment_name": escaped(name), "default_local_dir": "x"},
+        "trainer": {
+            "experiment_name": escaped(experiment),
+            "project_name": escaped(project),
+            "default_local_dir": "x",
+        },
+        "data": {"prompt_key": escaped(prompt_key), "reward_fn_key": escaped(reward_key)},
         "reward": {"custom_reward_function": {"reward_kwargs": escaped(options)}},
     }
     (folder / "given.yaml").write_text(yaml.safe_dump(tree, allow_unicode=False), encoding="utf-8")
@@ -137,7 +147,8 @@ def test_any_text_and_any_mapping_survive_show(
         config("show", *PATHS, "--config", str(folder / "given.yaml"), "--only-set"), encoding="utf-8"
     )
     assert resolve([], config_file=folder / "shown.yaml").config == first
-    assert first.trainer.experiment_name == name
+    assert [first.trainer.experiment_name, first.trainer.project_name] == [experiment, project]
+    assert [first.data.prompt_key, first.data.reward_fn_key] == [prompt_key, reward_key]
 
 
 # keys

@@ -77,8 +77,8 @@ def test_ways_to_say_true(text: str) -> None:
         ("trainer.total_epochs=", "a whole number"),
         ("trainer.total_epochs=[1]", "a whole number"),
         ("actor_rollout_ref.actor.optim.lr=fast", "a number"),
-        ("actor_rollout_ref.actor.optim.lr=nan", "a number"),
-        ("actor_rollout_ref.actor.optim.lr=inf", "a number"),
+        ("actor_rollout_ref.actor.optim.lr=nan", "a number. A number is finite"),
+        ("actor_rollout_ref.actor.optim.lr=inf", "a number. A number is finite"),
         ("actor_rollout_ref.actor.optim.betas=[0.9]", "a list of 2 values, each a number"),
         ("trainer.val_only=perhaps", "true or false"),
         ("algorithm.kl_ctrl.type=linear", "one of fixed, adaptive"),
@@ -118,6 +118,16 @@ def test_a_path_outside_hydras_grammar_says_how_to_quote_it() -> None:
 @pytest.mark.parametrize("override", ["trainer.seed=1,2", "trainer.seed=choice(1,2)", "trainer.seed=range(1,3)"])
 def test_sweeps_are_refused(override: str) -> None:
     assert "several runs" in problem(override)
+
+
+def test_the_published_comma_lists_are_texts_and_need_no_quotes() -> None:
+    """They were refused as several runs, with a list as the remedy, which the key does not take."""
+    rejection = "algorithm.rollout_correction.rollout_rs"
+    for criteria, bounds in [("token_k1,seq_max_k3", "0.5_2.0,1e-1"), ("'token_k1,seq_max_k3'", "'0.5_2.0,1e-1'")]:
+        correction = run(f"{rejection}={criteria}", f"{rejection}_threshold={bounds}").algorithm.rollout_correction
+        assert correction.rollout_rs == "token_k1,seq_max_k3"
+        assert correction.rollout_rs_threshold == "0.5_2.0,1e-1"
+    assert "several runs" in problem(f"{rejection}=choice(token_k1,token_k2)")
 
 
 @pytest.mark.parametrize("override", ["~trainer.seed", "~trainer.seed=1"])

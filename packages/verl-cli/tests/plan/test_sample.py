@@ -141,6 +141,23 @@ def test_a_reward_model_is_looked_for_and_not_made(tmp_path: Path) -> None:
     assert "it has no config.json" in model(model_path=str(tmp_path)).problems[0]
 
 
+def test_a_reward_model_that_does_not_take_its_kwargs_is_a_problem(tmp_path: Path) -> None:
+    """The plan found nothing wrong, and the run then could not make the model."""
+    (tmp_path / "mine.py").write_text(
+        "from verl import RewardModel\n\nclass Scaled(RewardModel):\n"
+        "    def __init__(self, scale):\n        raise SystemExit('was made')\n\n"
+        "    def score(self, rows):\n        return [1.0 for _ in rows]\n"
+    )
+
+    def problems(**kwargs: object) -> str:
+        model = RewardModelConfig(enable=True, path=f"{tmp_path / 'mine.py'}:Scaled", kwargs=kwargs)
+        return " ".join(looked(RewardConfig(reward_model=model)).problems)
+
+    assert problems(scale=2) == ""
+    assert "kwargs={\"scal\": 2}: missing a required argument: 'scale'" in problems(scal=2)
+    assert "got an unexpected keyword argument 'scal'" in problems(scale=1, scal=2)
+
+
 # Numbers beside the score
 
 METRIC, KEYS = "algorithm.filter_groups.metric", "algorithm.gdpo_reward_keys"

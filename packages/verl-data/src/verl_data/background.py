@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 _T = TypeVar("_T")
@@ -10,14 +11,27 @@ _T = TypeVar("_T")
 _END = object()
 
 
-def ahead(items: Iterable[_T], count: int) -> Iterator[_T]:
-    """Yield `items`, of which up to `count` are made ahead in a thread; what making one raises is raised here."""
+@contextmanager
+def ahead(items: Iterable[_T], count: int) -> Iterator[Iterator[_T]]:
+    """Iterate over `items`, of which up to `count` are made ahead in a thread; what making one raises is raised here.
+
+    The thread has ended when the block ends. A generator that held it would end it whenever the garbage collector
+    comes, which may be in the middle of another thread's start, and then both wait for ever.
+    """
     iterator = iter(items)
-    with ThreadPoolExecutor(1, thread_name_prefix="verl-data-ahead") as thread:
-        futures = deque(thread.submit(next, iterator, _END) for _ in range(count))
+    thread = ThreadPoolExecutor(1, thread_name_prefix="verl-data-ahead")
+    futures: deque[Future[object]] = deque()
+
+    def made() -> Iterator[_T]:
         while (item := futures.popleft().result()) is not _END:
             futures.append(thread.submit(next, iterator, _END))
             yield item  # type: ignore[misc]  # not _END
+
+    try:
+        futures.extend(thread.submit(next, iterator, _END) for _ in range(count))
+        yield made()
+    finally:
+        thread.shutdown(cancel_futures=True)
 
 
 class Behind(Generic[_T]):

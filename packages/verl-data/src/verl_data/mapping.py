@@ -8,7 +8,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -268,11 +268,13 @@ def _problem(location: str, error: Exception) -> str:
     return f"{location}: {type(error).__name__}: {error}{line}"
 
 
-def map_chunks(processor: "DataProcessor", chunks: Iterable[Chunk], num_workers: int) -> Iterator[tuple[Chunk, Mapped]]:
+def map_chunks(
+    processor: "DataProcessor", chunks: Iterable[Chunk], num_workers: int
+) -> Generator[tuple[Chunk, Mapped], None, None]:
     """Yield every chunk with what became of it, in order, mapped by `num_workers` processes (1: this one).
 
-    A few chunks are under way at a time. Raises what `map_chunk` raises, for the first faulty row; DataError if a
-    worker dies or the processor cannot be sent to one.
+    A few chunks are under way at a time. Close it where it is not read to its end: it holds the processes. Raises what
+    `map_chunk` raises, for the first faulty row; DataError if a worker dies or the processor cannot be sent to one.
     """
     if num_workers == 1:
         index = 0

@@ -4,6 +4,7 @@ import json
 import logging
 import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -167,8 +168,14 @@ class DataProcessor:
                 writer.add(mapped.batch, mapped.kind)
 
         known = pa.null()
-        with Behind(append, _BEHIND) as write, _ProgressBar(manifest, len(opened.files) or 1, progress) as bar:
-            for chunk, mapped in map_chunks(self, ahead(opened.chunks(), _AHEAD), num_workers):
+        with (
+            Behind(append, _BEHIND) as write,
+            _ProgressBar(manifest, len(opened.files) or 1, progress) as bar,
+            closing(opened.chunks()) as read,
+            ahead(read, _AHEAD) as chunks,
+            closing(map_chunks(self, chunks, num_workers)) as all_mapped,
+        ):
+            for chunk, mapped in all_mapped:
                 if self.skips_errors:
                     known = leave_out_strays(mapped, known, manifest.rows_written)
                 manifest.count(mapped)

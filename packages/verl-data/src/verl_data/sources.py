@@ -1,6 +1,6 @@
 """What a processor can read: files, URLs, Hugging Face data sets, and rows in memory."""
 
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Generator, Iterable, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from os import PathLike
@@ -86,8 +86,11 @@ class OpenedSource:
         else:
             self._rows = source
 
-    def chunks(self) -> Iterator[Chunk]:
-        """Yield the chunks of all rows; a URL is copied here while it is read, file by file."""
+    def chunks(self) -> Generator[Chunk, None, None]:
+        """Yield the chunks of all rows; a URL is copied here while it is read, file by file.
+
+        Close it where it is not read to its end: it holds a thread and copies.
+        """
         if not self.files:
             is_table = hasattr(self._rows, "with_format") and isinstance(self._rows, Sized)
             yield from table_chunks(self._rows) if is_table else memory_chunks(self._rows)

@@ -175,11 +175,14 @@ def all_finite(numbers: Tensor) -> bool:
     return bool(numbers.sum().isfinite()) or bool(numbers.isfinite().all())
 
 
-def refuse(name: str, numbers: Tensor, bad: Tensor) -> None:
+PRODUCED = "repair the reward or the critic that produced them, or mask the sequence."
+
+
+def refuse(name: str, numbers: Tensor, bad: Tensor, remedy: str = PRODUCED) -> None:
     """Raise NonFiniteError that counts the `bad` ones of `numbers`, if there are any."""
     if bad.any():
         raise NonFiniteError(
             f"{name} holds {int(bad.sum())} valid entries that are not finite, the first is {float(numbers[bad][0])}: "
-            "repair the reward or the critic that produced them, or mask the sequence.",
+            f"{remedy}",
             name,
         )

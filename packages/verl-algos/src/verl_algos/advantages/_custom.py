@@ -109,5 +109,6 @@ class CustomEstimator:
             )
         part = torch.where(scored, part, 0.0)
         valid = layout.compact(part)
-        refuse(f"advantages or returns of {self.name}", valid, ~valid.isfinite())
+        remedy = "repair the function, or the rewards and values that it was given."
+        refuse(f"advantages or returns of {self.name}", valid, ~valid.isfinite(), remedy)
         return part

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from verl_algos.advantages._custom import CustomEstimator
@@ -20,7 +21,7 @@ from verl_algos.advantages._multi_reward import gdpo
 from verl_algos.advantages._reward_to_go import gae, reinforce_plus_plus, remax
 from verl_algos.advantages._token_baseline import optimal_token_baseline, tir_optimal_token_baseline
 from verl_algos.estimators import ESTIMATORS, INPUTS, EstimatorSpec, canonical
-from verl_algos.import_path import is_import_path, load_function
+from verl_algos.import_path import hint, is_import_path, load_function, no_function
 
 _FUNCTIONS: Mapping[str, Callable[..., tuple[Tensor, Tensor]]] = MappingProxyType(
     {
@@ -124,9 +125,9 @@ def compute(
     }
     given = {column: value for column, value in inputs.items() if value is not None}
     shared: dict[str, Any] = {"gamma": gamma, "lam": lam, "whiten": whiten, "norm_by_std": norm_by_std}
-    _check_missing(called, [column for column in spec.required if column not in given and column not in options])
     takes_any = custom is not None and custom.takes_any
     _check_unknown(called, [] if takes_any else [option for option in options if option not in spec.options], spec)
+    _check_missing(called, [column for column in spec.required if column not in given and column not in options])
     _check_flags(called, shared | {name: options[name] for name in options if name == "compat"})
     if custom is not None:
         return custom(mask=mask, cu_seqlens=cu_seqlens, **given, **shared, **options)
@@ -137,6 +138,12 @@ def compute(
 
 def _custom(estimator: str | Callable[..., Any]) -> CustomEstimator | None:
     if not isinstance(estimator, str):
+        if (kind := no_function(estimator)) is not None:
+            raise ValueError(
+                f"The advantage estimator {estimator!r} is {kind}: give the name of one "
+                f"({', '.join(sorted(ESTIMATORS))}), a function of your own, or its import "
+                "path as package.module:function or file.py:function."
+            )
         return CustomEstimator.of(getattr(estimator, "__qualname__", type(estimator).__name__), estimator)
     if is_import_path(estimator):
         return CustomEstimator.of(estimator, load_function(estimator, "advantage estimator"))
@@ -145,7 +152,7 @@ def _custom(estimator: str | Callable[..., Any]) -> CustomEstimator | None:
 
 def _check_flags(called: str, settings: dict[str, Any]) -> None:
     for name in ("whiten", "norm_by_std", "compat"):
-        if not isinstance(value := settings.get(name, False), bool | None):
+        if not isinstance(value := settings.get(name, False), bool | np.bool_):
             raise ValueError(
                 f"{name}={value!r} of the advantage estimator {called} is a {type(value).__name__}: give it True or "
                 "False. Text is true whatever it says."
@@ -165,5 +172,5 @@ def _check_unknown(called: str, unknown: list[str], spec: EstimatorSpec) -> None
     if unknown:
         raise ValueError(
             f"The advantage estimator {called} has no option {' and '.join(unknown)}. It takes "
-            f"{', '.join(spec.options) or 'none'}."
+            f"{', '.join(spec.options) or 'none'}.{hint(unknown[0], [*spec.options, *INPUTS])}"
         )

@@ -67,6 +67,12 @@ def gdpo(
 
 
 def _weights(components: Mapping[str, Tensor], given: Mapping[str, float] | None) -> dict[str, float]:
+    for name, mapping in (("reward_components", components), ("reward_weights", given)):
+        if mapping is not None and not isinstance(mapping, Mapping):
+            raise ValueError(
+                f"{name} is a {type(mapping).__name__}, but gdpo takes a mapping from the names of rewards, such as "
+                '{"right": ..., "short": ...}.'
+            )
     if not components:
         raise ValueError("reward_components is empty: gdpo needs at least one reward per sequence, by name.")
     given = given or {}

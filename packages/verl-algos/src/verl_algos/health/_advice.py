@@ -9,6 +9,7 @@ KL_TARGET, LR = "algorithm.kl_ctrl.target_kl", f"{ACTOR}.optim.lr"
 ENTROPY, CLIP_HIGH = f"{ACTOR}.entropy_coeff", f"{ACTOR}.clip_ratio_high"
 N, TEMPERATURE = f"{ROLLOUT}.n", f"{ROLLOUT}.temperature"
 FILTER = "algorithm.filter_groups.enable"
+PRESET, REJECTION = "algorithm.rollout_correction.preset", "algorithm.rollout_correction.rollout_rs"
 PROMPTS, REWARD, LENGTH = "data.train_files", "reward.custom_reward_function.path", "data.max_response_length"
 
 
@@ -48,6 +49,14 @@ class Settings:
     def compared(self) -> str:
         """What gets more groups whose rewards differ: drawing on until there are enough, else larger groups."""
         return self.scaled(N, 2, 16) if self.values.get(FILTER) is True else f"{FILTER}=true"
+
+    def less_rejection(self) -> str:
+        """What lets tokens into the loss: to reject none, or in a run that rejects none, a reward that scores."""
+        if not self.values or self.values.get(REJECTION):
+            return f"{REJECTION}=null"
+        if self.values.get(PRESET):
+            return f"{PRESET}=null"
+        return f"{REWARD}=FILE.py with a function that scores every response"
 
     def kl(self, factor: float) -> str:
         """A KL coefficient that is `factor` times the present one: of the KL term that the run has."""

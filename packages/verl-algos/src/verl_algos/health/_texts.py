@@ -24,6 +24,15 @@ def constant_reward(value: float, steps: int, since: int, seen: tuple[float, flo
     )
 
 
+def empty_loss(steps: int, since: int, settings: Settings) -> str:
+    """No token entered the loss."""
+    return (
+        f"No token has entered the policy loss for {steps} steps (since step {since}): nothing is learnt. Usually the "
+        "rollout correction rejects every response, or none could be scored (reward/timeout, reward/exception). Try "
+        f"first: {settings.less_rejection()}."
+    )
+
+
 def zero_variance(
     share: float, best: float | None, worst: float | None, steps: int, since: int, settings: Settings
 ) -> str:

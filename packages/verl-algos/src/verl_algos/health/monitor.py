@@ -60,6 +60,7 @@ class HealthMonitor:
             name: Streak(patience)
             for name, patience in {
                 "constant_reward": limits.constant_reward_patience,
+                "empty_loss": limits.empty_loss_patience,
                 **dict.fromkeys(
                     ("zero_variance", "reward_saturated", "duplicate_responses", "truncated_responses"), limits.patience
                 ),
@@ -86,6 +87,7 @@ class HealthMonitor:
         entropy: float | None = None,
         kl: float | None = None,
         loss: float | None = None,
+        empty_loss: bool | None = None,
         grad_norm: float | None = None,
     ) -> tuple[dict[str, float], list[HealthWarning]]:
         """Take in one step.
@@ -100,6 +102,7 @@ class HealthMonitor:
             entropy: mean per token in nats of the policy that sampled.
             kl: mean per token in nats between that policy and the reference.
             loss: the policy loss of the step.
+            empty_loss: whether no token entered it: each was rejected, or its response could not be scored.
             grad_norm: the actor's gradient norm before clipping; not finite where it broke.
 
         Returns:
@@ -127,6 +130,8 @@ class HealthMonitor:
             self._watch_kl(seen, kl)
         if loss is not None:
             self._watch_loss(seen, loss)
+        if due := self._due(seen, "empty_loss", empty_loss):
+            seen.warnings.append(HealthWarning("empty_loss", texts.empty_loss(*due, self._advice)))
         if grad_norm is not None:
             self._watch_grad_norm(seen, grad_norm)
         return seen.metrics, seen.warnings

@@ -98,8 +98,14 @@ def most_common_response(responses: Sequence[np.ndarray], group: np.ndarray) -> 
 
 
 def _scored(rewards: np.ndarray, *others: np.ndarray) -> tuple[np.ndarray, ...]:
-    """The rows with a finite reward."""
+    """The rows with a finite reward.
+
+    Raises:
+        ValueError: the columns have not the same number of rows.
+    """
     rewards = np.asarray(rewards, np.float64)
+    if rows := [len(other) for other in others if len(other) != len(rewards)]:
+        raise ValueError(f"There are {len(rewards)} rewards, but {rows[0]} rows in a column beside them: one for each.")
     scored = np.isfinite(rewards)
     return rewards[scored], *(np.asarray(other)[scored] for other in others)
 

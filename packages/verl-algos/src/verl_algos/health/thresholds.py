@@ -15,6 +15,8 @@ class Thresholds:
     """Steps of most monitors. A batch may be unlucky once or twice; ten of them in a row are the policy."""
     constant_reward_patience: int = 5
     """Steps in which every reward is the same. Such steps teach nothing at all: less time may be lost on them."""
+    empty_loss_patience: int = 2
+    """Steps in which no token entered the loss. One may be an outage of the judge; two are the settings."""
     zero_variance: float = 0.8
     """Share of groups. Half of them is common in healthy runs; at 0.8 four of five are sampled for nothing."""
     saturated: float = 0.95

@@ -69,6 +69,7 @@ class AdaptiveController:
             NonFiniteError: current_kl is not finite; the coefficient would be lost.
             ValueError: num_sequences is negative.
         """
+        current_kl = float(current_kl)  # a tensor would make one of the coefficient
         if not math.isfinite(current_kl):
             raise NonFiniteError(
                 f"The KL controller was given current_kl={current_kl}: the log-probs of this step are broken.",
@@ -77,7 +78,7 @@ class AdaptiveController:
         checked("num_sequences", num_sequences, "the sequences since the last update", minimum=0.0)
         error = min(max(current_kl / self.target - 1.0, -0.2), 0.2)
         moved = self.coef * (1.0 + error * min(num_sequences / self.horizon, 1.0))
-        self.coef = min(max(moved, SMALLEST), LARGEST) if self.coef else 0.0
+        self.coef = float(min(max(moved, SMALLEST), LARGEST)) if self.coef else 0.0
 
     def state_dict(self) -> dict[str, float]:
         """What a resumed run goes on with: the coefficient; target and horizon are the configuration's."""

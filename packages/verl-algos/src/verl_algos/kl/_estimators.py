@@ -70,7 +70,7 @@ def penalty(name: str, logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
     Raises:
         ValueError: the name is not known or the shapes differ.
     """
-    base = name.removesuffix("+")
+    base = str(name).removesuffix("+")
     if base == "full":
         raise ValueError("The KL 'full' needs the logits of both models, not log-probs: call kl.full where they are.")
     if base not in _ESTIMATORS:

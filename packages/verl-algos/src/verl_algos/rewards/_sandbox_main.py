@@ -42,11 +42,11 @@ _REFUSED = {
 }
 
 
-def isolate(method: str) -> None:
+def isolate(method: str, caller: int) -> None:
     """Cut this process off from the network; OSError if the system does not let it."""
     libc = ctypes.CDLL(None, use_errno=True)
     if method == "namespaces":
-        _enter_namespaces(libc)
+        _enter_namespaces(libc, caller)
         _check_no_network()
     else:
         # Each case filters itself: what starts and ends the cases must be able to.
@@ -61,13 +61,22 @@ def isolate(method: str) -> None:
             raise OSError(number, f"seccomp: {os.strerror(abs(number))}")
 
 
-def _enter_namespaces(libc: Any) -> None:
+def _end_with(caller: int) -> None:
+    """Let this process end with the one that started it, which may be killed while code runs."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != caller:
+        os._exit(1)
+
+
+def _enter_namespaces(libc: Any, caller: int) -> None:
     user, group = os.getuid(), os.getgid()
     flags = _CLONE_NEWNS | _CLONE_NEWIPC | _CLONE_NEWUSER | _CLONE_NEWPID | _CLONE_NEWNET
     _called(libc, libc.unshare(flags), "unshare")
     for name, content in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
         with open(f"/proc/self/{name}", "w") as file:  # noqa: PTH123 (before pathlib is needed)
             file.write(content)
+    _end_with(caller)  # the kernel forgot it with the rights of before
     reader, writer = os.pipe()
     if (child := os.fork()) != 0:  # the first process of the new namespace; whoever kills this one kills all of it
         os.close(writer)
@@ -136,12 +145,13 @@ def main() -> None:
     """Serve one request."""
     answers = os.dup(1)
     request = json.load(sys.stdin)
+    _end_with(request["caller"])
     quiet = os.open(os.devnull, os.O_RDWR)
     os.dup2(quiet, 0)
     os.dup2(quiet, 1)
     try:
         if request["isolation"] != "none":
-            isolate(request["isolation"])
+            isolate(request["isolation"], request["caller"])
     except OSError as error:
         _tell(answers, {"isolated": False, "reason": str(error)})
         return

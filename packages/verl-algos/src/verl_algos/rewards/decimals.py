@@ -4,12 +4,14 @@ import re
 from collections import deque
 from decimal import Decimal
 
+_DASHES = "-\u2010\u2011\u2212\u2013\ufe63\uff0d"  # hyphens, the minus of mathematics, and what is typed for it
+_CURRENCY = r"(?:\\?\$|[\u00a3\u00a5\u20a9\u20ac\u20b9])"
 # A comma separates thousands only between groups of three digits, so that "1,23" stays two numbers. A minus after a
 # digit or letter is a hyphen or a subtraction. Nothing here can match the empty string or backtrack over more than
 # one group, so searching is linear in the length of the text.
 NUMBER = (
-    r"(?P<sign>(?<![0-9A-Za-z])[-+\u2212\u2013])?"
-    r"(?:\\?\$\x20?(?P<inner>[-\u2212\u2013])?)?"
+    rf"(?P<sign>(?<![0-9A-Za-z])[{_DASHES}+])?"
+    rf"(?:{_CURRENCY}\x20?(?P<inner>[{_DASHES}])?)?"
     r"(?P<digits>(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
 )
 _NUMBER = re.compile(NUMBER)
@@ -42,7 +44,7 @@ def parse_number(text: str) -> Decimal | None:
 def value_of(match: re.Match[str]) -> Decimal:
     """The number that a pattern with `NUMBER` in it has matched."""
     value = Decimal(match["digits"].replace(",", ""))
-    negative = (match["sign"] in ("-", "\u2212", "\u2013")) != (match["inner"] is not None)
+    negative = (match["sign"] not in (None, "+")) != (match["inner"] is not None)
     return value.copy_negate() if negative else value
 
 

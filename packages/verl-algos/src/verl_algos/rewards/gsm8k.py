@@ -2,12 +2,14 @@ r"""GSM8K: the answer is the number after ``####`` (strict) or the last number o
 
 In strict mode the last ``####`` before a number decides, and the number must be the whole of what is marked:
 
-- Currency, emphasis and math delimiters may stand around it: ``$42``, ``**42**``, ``\boxed{42}``.
+- Currency, emphasis, code marks and math delimiters may stand around it: ``$42``, ``**42**``, ``\boxed{42}``.
 - Behind it, a full stop, a percent sign, a unit, words, a new sentence and an explanation in parentheses are not read:
   ``42 dollars``, ``42%``, ``42. So she is right.``, ``42 (6 * 7)``.
 - Digits behind it on the line that are set off by signs alone make it part of something else, which is no answer:
-  ``42/7``, ``42 000``, ``42e3``, ``42:30``, ``42^2``, ``42, 43``, ``42 = 6 * 7``, ``42 or 43``. So do words for
-  another number: ``42 million``, ``42k``.
+  ``42/7``, ``42 000``, ``42e3``, ``42:30``, ``42^2``, ``42, 43``, ``42 = 6 * 7``.
+- So do words that make another number of it: numerals (``42 million``, ``42 dozen``, ``42k``, ``42 and a half``),
+  arithmetic (``42 or 43``, ``42 times 3``, ``42 squared``), and a second quantity that is added to the first
+  (``42 dollars and 50 cents``, ``42 hours 30 minutes``).
 """
 
 import re
@@ -20,16 +22,29 @@ from verl_algos.rewards.decimals import NUMBER, canonical, last_number, parse_nu
 Method = Literal["strict", "flexible"]
 
 # Both are linear: a repetition is never tried again with fewer characters, or is of few.
-_MARKED = re.compile(rf"####(?!#)\s*+(?:[*_]{{1,3}}|\$?\\boxed\{{|\\\()?{NUMBER}")
+_OPENING = r"(?:[*_]{1,3}|`|\$(?=[$\s\\*])|\\[(\[]|\\(?:boxed|fbox|text(?:bf)?|math(?:bf|rm))\{)[ ]?"
+_MARKED = re.compile(rf"####(?!#)\s*+(?:{_OPENING}){{0,6}}+{NUMBER}")
 _GOES_ON = re.compile(
     r"""
+    (?=[^\r\n])                            # most answers end here
     (?![*_$%]*+ [^\S\r\n]++ [(\[])           # an explanation in parentheses does not go on
     (?:
         (?: [^\w\r\n.]++ | _++ )*+ \.*+ \d    # signs and blanks, but for the full stop of a sentence, and a digit
       | [eE] [-+\u2212]? \d                   # an exponent
       | [^\S\r\n]*+ [xX] [^\S\r\n]*+ \d      # times
-      | [^\S\r\n]*+ (?i: (?:hundred|thousand|million|billion|trillion) s? | k)\b
-      | [^\S\r\n]++ (?:and|or|to) [^\S\r\n]++ [$(\\]? \d
+      | [^\S\r\n]*+ (?i:
+            (?: hundred | thousand | million | billion | trillion | dozen | lakh | crore ) s? | k | bn | squared | cubed
+          | (?: halve | third | fourth | fifth | sixth | seventh | eighth | ninth | tenth ) s
+          | (?: hundred | thousand | million ) ths?
+        )\b
+      | [MB]\b                                # 42M is a number, 42m a length
+      | [^\S\r\n]*+ [\u5341\u767e\u5343\u4e07\u842c\u4ebf\u5104]  # Chinese: ten to a hundred million
+      | [^\S\r\n]++ (?i: and | or | to | plus | minus | times | over | point | (?:divided[ ]|multiplied[ ])?by )
+        [^\S\r\n]++ [$(\\]? \d
+      | [^\S\r\n]++ (?i: and [ ] (?:an?|one) [ ] (?:half|third|quarter|fourth|fifth) )\b
+      | [^\S\r\n]++ [A-Za-z]++ ,? [^\S\r\n]++ (?i: and | or ) [^\S\r\n]++ [$(\\]? \d
+      | [^\S\r\n]++ (?i: (?:dollar|pound|hour|hr|minute|min|year|month|week|day|feet|foot|meter|yard|lb|ft) s? )\b ,?
+        [^\S\r\n]++ \d
       | [^\S\r\n]*+ \\ (?:[cdt]?frac|times|cdot|div|sqrt|pi)
       | [^\S\r\n]*+ [\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u209c\u2150-\u218b]  # superscripts, fractions
     )

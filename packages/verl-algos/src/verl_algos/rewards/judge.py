@@ -19,7 +19,11 @@ Asks = Callable[[RewardRow], Sequence[Mapping[str, str]]]
 #: The score in what the judge answered; None if it holds none.
 Reads = Callable[[str], float | None]
 
-_SCORE = re.compile(r"(?<![A-Za-z])score\s{0,8}[:=]?[\s*]{0,8}(-?[0-9]{1,9}(?:\.[0-9]{1,9})?)", re.IGNORECASE)
+_SCORE = re.compile(
+    r"(?<![A-Za-z])score[\s*\"']{0,8}(?:is\b|[:=])?[\s*\"'$]{0,8}(?:\\boxed\{)?"
+    r"([-\u2212]?(?:[0-9]{1,9}(?:\.[0-9]{1,9})?|\.[0-9]{1,9}))(\s{0,2}[/%]|[0-9eE]|\\%|\.[0-9])?",
+    re.IGNORECASE,
+)
 _WORTH_ANOTHER_TRY = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 
 _PROMPT = """Grade the response to the question. {reference}
@@ -56,18 +60,22 @@ def default_messages(row: RewardRow) -> Sequence[Mapping[str, str]]:
 
 
 def default_score(answer: str) -> float | None:
-    """The number after the last "Score:"."""
+    """The number after the last "Score:"; None without one, or if it goes on: on which scale ``8/10`` and ``80%`` are
+    is not known.
+    """
     found = _SCORE.findall(answer)
-    return float(found[-1]) if found else None
+    number, goes_on = found[-1] if found else ("", "")
+    return None if goes_on or not number else float(number.replace("\u2212", "-"))
 
 
 class JudgeRewardModel(RewardModel):
     """Asks ``URL/chat/completions`` for each row.
 
-    Requests that fail in a way that may pass (no connection, a timeout, status 408, 409, 425, 429 or 5xx) are repeated
-    after a time that doubles, with jitter, or after what the server's Retry-After says. An answer without a score is
-    asked for again too. A request that still fails, or that `messages` or `read_score` raise for, is an error of its
-    row: no score is made up. All rows are taken at once: `max_concurrency` is the only limit of what is in flight.
+    Requests that fail in a way that may pass (no connection, a broken reply, a timeout, status 408, 409, 425, 429 or
+    5xx) are repeated after a time that doubles, with jitter, or after what the server's Retry-After says. An answer
+    without a score is asked for again too. A request that still fails, or that `messages` or `read_score` raise for, is
+    an error of its row: no score is made up. All rows are taken at once: `max_concurrency` is the only limit of what is
+    in flight.
     """
 
     rows_per_call = sys.maxsize
@@ -166,7 +174,7 @@ class JudgeRewardModel(RewardModel):
                     reply = await client.post(self._url, json=body)
             except TimeoutError:
                 problem = f"no answer within {self._timeout_seconds:g} s"
-            except self._httpx.TransportError as error:
+            except self._httpx.RequestError as error:  # no connection, or a reply that cannot be decoded
                 problem = f"{type(error).__name__}: {error}"
             else:
                 if reply.status_code == 200:

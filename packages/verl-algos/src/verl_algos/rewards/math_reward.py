@@ -6,6 +6,8 @@ What is decided here and not left to Math-Verify:
   of running text are never graded.
 - Integers, decimals, fractions and mixed numbers are compared exactly, before anything else; ``4 10/3`` is no number.
 - A percent sign may be left out: 28 is right where 28% is expected, and 0.28 too.
+- ``{,}`` and the thin spaces of LaTeX before three digits separate thousands: ``1\,000`` is 1000. Numbers with a blank
+  between them are none, and not their product.
 - Everything else is parsed as one LaTeX expression, after plain-text mathematics (``pi/2``, ``exp(16)``, ``-2*pi``) is
   rewritten as LaTeX. Numbers that are equal only by Math-Verify's absolute tolerance are not equal.
 - Words are compared as text, not as products of their letters.
@@ -27,6 +29,8 @@ from verl_algos.rewards.rationals import ImproperError, exact_number
 _PURPOSE = "The reward rule for mathematics (verl_algos.rewards.math_reward)"
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' -]{3,}")
 _TEXT = re.compile(r"\\(?:text|textbf|mathrm|mbox)\{([^{}\\]*)\}")
+_THOUSANDS = re.compile(r"(?<=[0-9])(?:\{,\}|,?\\!|\\[,:;]|[\u2009\u202f])(?=[0-9]{3}(?![0-9]))")
+_NUMBERS = re.compile(r"[-+]?[0-9.,]++(?:(?:\s|\\[,:;!]|~|\\ )++[0-9.,]++)++")
 _PERCENT = re.compile(r"\s*(?:\\?%|\\text\{\s*percent\s*\}|percent)$", re.IGNORECASE)
 _RELATIVE_TOLERANCE = 1e-6  # of numbers of which one is a decimal that was not compared exactly
 
@@ -91,6 +95,8 @@ def is_equal(answer: str, ground_truth: Any) -> bool:
         if gold_percent != pred_percent:
             equal = equal or (gold_number == 100 * pred_number if gold_percent else pred_number == 100 * gold_number)
         return equal
+    if _NUMBERS.fullmatch(gold) or _NUMBERS.fullmatch(pred):
+        return False
     gold_words, pred_words = _words(gold), _words(pred)
     if gold_words is not None or pred_words is not None:
         return gold_words == pred_words
@@ -98,13 +104,13 @@ def is_equal(answer: str, ground_truth: Any) -> bool:
 
 
 def _bare(text: str) -> str:
-    """Without a box, math delimiters, a full stop and white space around it."""
+    """Without a box, math delimiters, a full stop and white space around it, nor thousands separators of LaTeX."""
     text = boxed.unboxed(text)
     for opening, closing in (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]")):
         stripped = text.removesuffix(".").rstrip()
         if stripped.startswith(opening) and stripped.endswith(closing) and len(stripped) > len(opening + closing):
             text = stripped[len(opening) : -len(closing)].strip()
-    return text.removesuffix(".").strip()
+    return _THOUSANDS.sub("", text.removesuffix(".").strip())
 
 
 def _without_percent(text: str) -> tuple[str, bool]:

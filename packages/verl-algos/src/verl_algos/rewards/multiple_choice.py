@@ -14,7 +14,7 @@ from verl_algos.rewards.search_qa import extract_solution as in_tag
 
 _TEXT = re.compile(r"\\(?:text|textbf|mathrm|mbox)\{([^{}]*)\}")
 _SAID = re.compile(
-    r"\banswer(?:[ \t*_]{1,4}is)?[ \t*_]{0,4}:?[ \t*_]{0,4}(?:option[ \t]|choice[ \t])?[ \t*_$]{0,4}"
+    r"\banswer(?:[ \t*_]{1,4}is)?[ \t*_]{0,4}:?[ \t*_]{0,4}(?:option[ \t]|choice[ \t])?[ \t*_$'\"`]{0,4}"
     r"(?:\\boxed\{)?\(?([A-Za-z])\)?(?![A-Za-z0-9'])",
     re.IGNORECASE,
 )
@@ -22,7 +22,7 @@ _LETTER = re.compile(
     r"[\s(*_$\[]{0,4}(?:option |choice )?\(?([A-Za-z])\)?(?:[.:)\]*_$\s].*)?", re.IGNORECASE | re.DOTALL
 )
 _GOES_ON = re.compile(r"\s+[a-z]")
-_ALONE = re.compile(r"[\s(*_\[]{0,4}([A-Za-z])[\s).:*_\]]{0,4}")
+_ALONE = re.compile(r"[\s(*_$'\"`\[]{0,4}([A-Za-z])[\s).:*_$'\"`\]]{0,4}")
 
 
 def extract_choice(solution_str: str, letters: str = string.ascii_uppercase) -> str | None:

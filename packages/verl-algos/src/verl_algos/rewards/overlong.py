@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from verl_algos._numbers import checked, in_range
 from verl_algos.rewards.types import Score
 
 
@@ -15,12 +16,13 @@ class OverlongConfig:
     len: int = 0
     """Tokens before the limit in which the penalty grows."""
     penalty_factor: float = 1.0
-    """The penalty at the limit."""
+    """The penalty at the limit; at least 0."""
     log: bool = False
     """Whether each score reports overlong_reward and overlong."""
 
     def __post_init__(self) -> None:
-        if self.enable and self.len < 1:
+        checked("overlong_buffer_cfg.penalty_factor", self.penalty_factor, "it is the penalty at the limit", 0)
+        if self.enable and not in_range(self.len, 1):
             raise ValueError(f"overlong_buffer_cfg.len={self.len} must be at least 1 token when it is enabled.")
 
 

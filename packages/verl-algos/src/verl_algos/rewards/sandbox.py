@@ -140,6 +140,7 @@ def _found() -> tuple[Literal["namespaces", "seccomp"] | None, str]:
 
 def _serve(request: Mapping[str, Any], seconds: float) -> list[dict[str, Any]]:
     """The lines that the program answers; those until `seconds` are over, if it does not end."""
+    content = {**request, "caller": os.getpid()}
     environment = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "LANG") if name in os.environ}
     environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
     process = subprocess.Popen(
@@ -150,7 +151,7 @@ def _serve(request: Mapping[str, Any], seconds: float) -> list[dict[str, Any]]:
         env=environment,
     )
     try:
-        output, _ = process.communicate(json.dumps(request).encode(), timeout=seconds)
+        output, _ = process.communicate(json.dumps(content).encode(), timeout=seconds)
     except subprocess.TimeoutExpired:
         process.kill()
         output, _ = process.communicate()

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from verl_algos import _numbers
 from verl_algos.rewards.loading import check_signature
 from verl_algos.rewards.results import RESERVED_NAMES
 from verl_algos.rewards.scoring import checked
@@ -28,8 +29,8 @@ class WeightedSum:
     other entries of an earlier part come before those of a later one.
 
     Raises:
-        ValueError: there is no part, two have the same name, or one is called score, acc, pred or what a run reports
-            itself.
+        ValueError: there is no part, two have the same name, one is called score, acc, pred or what a run reports
+            itself, or a weight is no finite number.
         RewardLoadError: a part cannot be called with its options.
     """
 
@@ -42,6 +43,7 @@ class WeightedSum:
                 f"than {', '.join(sorted(taken))}."
             )
         for part in parts:
+            _numbers.checked(f"Part({part.name!r}).weight", part.weight, "the sum takes its score so many times")
             check_signature(part.function, part.kwargs)
         self.parts = tuple(parts)
 

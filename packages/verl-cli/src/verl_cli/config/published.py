@@ -205,10 +205,11 @@ def is_published_default(key: str, value: Any) -> bool:
     return key in published() and value == published()[key]
 
 
-def prefixes(key: str) -> list[str]:
+@cache
+def prefixes(key: str) -> tuple[str, ...]:
     """The key itself, then each section that holds it, the innermost first."""
     parts = key.split(".")
-    return [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
+    return tuple(".".join(parts[:end]) for end in range(len(parts), 0, -1))
 
 
 def _names_a_class(key: str) -> bool:

@@ -22,6 +22,10 @@ _MOST_NODES = 100_000
 #: Keys whose values may be a pair of bounds "lo_hi", and pairs that a reader of numbers takes for one whole number.
 _BOUNDS = ("rollout_is_threshold", "rollout_rs_threshold")
 _PAIR = re.compile(r"\d+(?:\.\d*)?_\d+(?:\.\d*)?")
+#: Keys whose text is a list with commas, as published, which Hydra takes for several runs unless it is quoted; and such
+#: a list.
+_COMMA_LISTS = ("rollout_rs", "rollout_rs_threshold")
+_COMMAS = re.compile(r"[\w.+-]+(?:\s*,\s*[\w.+-]+)+", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -82,12 +86,14 @@ def parse_override(text: str) -> Setting:
             f"The value of {text} cannot be read ({str(error).splitlines()[0]}). Quote it twice, for Hydra and for the "
             f'shell: "{text_override(key, value)}".'
         ) from error
+    name = override.key_or_group if override.package is None else f"{override.key_or_group}@{override.package}"
     if override.is_sweep_override():
+        if name.rpartition(".")[2] in _COMMA_LISTS and _COMMAS.fullmatch(value):
+            return Setting(name, value, COMMAND_LINE)
         raise ConfigError(
             f"{text} asks for several runs, and this command is one run. Write a list as {key}=[{value}], or start a "
             "run for each value."
         )
-    name = override.key_or_group if override.package is None else f"{override.key_or_group}@{override.package}"
     pair = name.endswith(_BOUNDS) and _PAIR.fullmatch(value)
     return Setting(name, value if pair else _none_is_null(override.value()), COMMAND_LINE)
 

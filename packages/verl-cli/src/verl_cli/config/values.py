@@ -1,6 +1,7 @@
 """Values: from what the user wrote to the type that a key has, and how both are told."""
 
 import json
+import math
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -32,6 +33,8 @@ def coerce(key: LiveKey, value: Any, source: str) -> Any:
     if get_origin(key.type) is list and not isinstance(value, list):
         value = [value]
     problem = f"{key.name}={show(value)} (from {source}) does not fit: it must be {describe(key)}."
+    if isinstance(value, float) and not math.isfinite(value):
+        problem += " A number is finite."
     if isinstance(value, bool) and bool not in _parts(key.type):
         raise ConfigError(problem + _YAML_BOOLEANS)
     try:

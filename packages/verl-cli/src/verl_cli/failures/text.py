@@ -2,6 +2,7 @@
 
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 
 
 def said(error: BaseException) -> str:
@@ -54,9 +55,13 @@ def chain(error: BaseException) -> Iterator[BaseException]:
             waiting += [entry for entry in entries if isinstance(entry, BaseException)]
 
 
-def raised_at(error: BaseException) -> str | None:
-    """The innermost line of the traceback as ``FILE, line N, in FUNCTION: `CODE```; None without a traceback."""
-    frames = traceback.extract_tb(error.__traceback__)
+def raised_at(error: BaseException, *, outside: frozenset[Path] = frozenset()) -> str | None:
+    """The innermost line of the traceback as ``FILE, line N, in FUNCTION: `CODE```; None without one.
+
+    Files in the folders `outside` are passed over.
+    """
+    raised = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in raised if outside.isdisjoint(Path(frame.filename).parents)]
     if not frames:
         return None
     last = frames[-1]

@@ -1,5 +1,6 @@
 """What scores the responses of a run, in a line."""
 
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -7,15 +8,24 @@ from verl_algos import rewards
 from verl_algos.rewards import RewardLoadError
 
 from verl_cli.config import RewardConfig, RewardModelConfig
+from verl_cli.config.values import show
 
 #: The rule of a data source by its name.
 _RULE_NAMES = {rule: name for name, rule in rewards.NAMED_RULES.items()}
 
 
 def find_reward_model(config: RewardModelConfig) -> None:
-    """Raise RewardLoadError if the class or the folder that the configuration names is not there; nothing is made."""
+    """Raise RewardLoadError if the class or the folder that the configuration names is not there, or if the class does
+    not take its kwargs; nothing is made."""
     if config.path is not None:
-        rewards.load_model_class(config.path)
+        signature = inspect.signature(rewards.load_model_class(config.path))
+        try:
+            signature.bind(**config.kwargs)
+        except TypeError as error:
+            raise RewardLoadError(
+                f"The reward model {config.path}{signature} cannot be made with reward.reward_model.kwargs="
+                f"{show(config.kwargs)}: {error}. Correct them, or the class."
+            ) from error
     elif config.model_path is not None and not (Path(config.model_path).expanduser() / "config.json").is_file():
         raise RewardLoadError(
             f"reward.reward_model.model_path={config.model_path} is not a Hugging Face folder: it has no config.json. "

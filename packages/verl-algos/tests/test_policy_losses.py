@@ -208,6 +208,8 @@ class TestCustomLoss:
             (None, r"returned a NoneType: it returns the pair \(loss per token, metrics\)"),
             ((NEW.sum(), {}), r"returned shape \(\) for tokens of shape \(2, 3\)"),
             ((NEW, {"kl": 0.5}), r"returned 'kl' as a float: a metric is a pair"),
+            ((NEW, {"kl": (NEW, 1)}), r"the sum of its metric 'kl' is a tensor of shape \(\d.*single numbers"),
+            ((NEW, {"kl": (0.5, None)}), r"the count of its metric 'kl' is a NoneType: .*single numbers"),
         ]:
             with pytest.raises(ValueError, match=message):
                 policy_losses.compute(returns(result), **common)

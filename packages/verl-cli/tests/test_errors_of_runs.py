@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -26,10 +27,7 @@ def test_a_tokenizer_without_a_chat_template(
     overrides: Overrides, assets: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     bare = tmp_path / "bare"
-    bare.mkdir()
-    for path in (assets / "model").iterdir():
-        if path.name != "chat_template.jinja":
-            (bare / path.name).write_bytes(path.read_bytes())
+    shutil.copytree(assets / "model", bare, ignore=shutil.ignore_patterns("chat_template.jinja"))
     message = train(overrides(actor_rollout_ref__model__path=bare), capsys)
     assert str(bare) in message
     assert "chat_template.jinja" in message

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -268,10 +269,7 @@ def test_a_model_folder_without_weights(
     overrides: Overrides, assets: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     bare = tmp_path / "bare"
-    bare.mkdir()
-    for path in (assets / "model").iterdir():
-        if path.suffix != ".safetensors":
-            (bare / path.name).write_bytes(path.read_bytes())
+    shutil.copytree(assets / "model", bare, ignore=shutil.ignore_patterns("*.safetensors"))
     assert str(bare) in failure(overrides(actor_rollout_ref__model__path=bare), capsys)
     assert not (tmp_path / "run").exists()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-__all__ = ["hint", "is_async", "is_import_path", "load_function", "no_function"]
+__all__ = ["hint", "is_async", "is_import_path", "load_function", "no_function", "require_function"]
 
 
 def is_import_path(name: str) -> bool:
@@ -73,6 +73,15 @@ def no_function(value: object, *, may_be_async: bool = False) -> str | None:
     if any(inspect.isgeneratorfunction(part) or inspect.isasyncgenfunction(part) for part in called):
         return "a generator function, which yields"
     return "an async function" if not may_be_async and is_async(value) else None
+
+
+def require_function(value: object, what: str, names: Iterable[str]) -> None:
+    """Raise ValueError if `value`, given as the `what` where one of `names` was not, is no function: `no_function`."""
+    if (kind := no_function(value)) is not None:
+        raise ValueError(
+            f"The {what} {value!r} is {kind}: give the name of one ({', '.join(sorted(names))}), a function of your "
+            "own, or its import path as package.module:function or file.py:function."
+        )
 
 
 def is_async(function: object) -> bool:

@@ -4,9 +4,8 @@ Each is a small picklable value: a mini-batch's loss is a sum over tokens or seq
 global denominators, so micro-batches and ranks only add up.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -43,19 +42,12 @@ def _means(pairs: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> Metrics:
     return {name: Metric.mean(total, count) for name, (total, count) in pairs.items()}
 
 
-def _check_own(pairs: Mapping[str, tuple[Any, Any]]) -> None:
-    """Raise ValueError unless a user's metrics are pairs of single numbers under names that the run does not use."""
-    for name, pair in pairs.items():
-        if name in _TAKEN:
-            raise ValueError(f"it returned a metric {name!r}, which the run itself reports as actor/{name}. Rename it")
-        for what, number in zip(("sum", "count"), pair, strict=True):
-            shape = tuple(number.shape) if isinstance(number, torch.Tensor) else None
-            if shape or (shape is None and not isinstance(number, Real)):
-                given = f"is a tensor of shape {shape}" if shape else f"is a {type(number).__name__}"
-                raise ValueError(
-                    f"the {what} of its metric {name!r} {given}: a metric is a pair (sum, count) of single numbers, "
-                    "such as (x[mask].sum(), mask.sum())"
-                )
+def _check_names(own: Iterable[str]) -> None:
+    """Raise ValueError if a user's metric has a name that the run uses."""
+    if taken := sorted(_TAKEN & set(own)):
+        raise ValueError(
+            f"it returned a metric {taken[0]!r}, which the run itself reports as actor/{taken[0]}. Rename it"
+        )
 
 
 @dataclass(frozen=True)
@@ -113,7 +105,7 @@ class ActorLoss:
                 **self.options,
             )
             if is_import_path(self.name):
-                _check_own(pairs)
+                _check_names(pairs)
         except Exception as error:
             if is_import_path(self.name):  # whose mistakes are the user's to mend
                 raise own_failure(f"actor_rollout_ref.actor.policy_loss.loss_mode={self.name}", error) from error

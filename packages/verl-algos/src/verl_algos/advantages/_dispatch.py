@@ -21,7 +21,7 @@ from verl_algos.advantages._multi_reward import gdpo
 from verl_algos.advantages._reward_to_go import gae, reinforce_plus_plus, remax
 from verl_algos.advantages._token_baseline import optimal_token_baseline, tir_optimal_token_baseline
 from verl_algos.estimators import ESTIMATORS, INPUTS, EstimatorSpec, canonical
-from verl_algos.import_path import hint, is_import_path, load_function, no_function
+from verl_algos.import_path import hint, is_import_path, load_function, require_function
 
 _FUNCTIONS: Mapping[str, Callable[..., tuple[Tensor, Tensor]]] = MappingProxyType(
     {
@@ -138,12 +138,7 @@ def compute(
 
 def _custom(estimator: str | Callable[..., Any]) -> CustomEstimator | None:
     if not isinstance(estimator, str):
-        if (kind := no_function(estimator)) is not None:
-            raise ValueError(
-                f"The advantage estimator {estimator!r} is {kind}: give the name of one "
-                f"({', '.join(sorted(ESTIMATORS))}), a function of your own, or its import "
-                "path as package.module:function or file.py:function."
-            )
+        require_function(estimator, "advantage estimator", ESTIMATORS)
         return CustomEstimator.of(getattr(estimator, "__qualname__", type(estimator).__name__), estimator)
     if is_import_path(estimator):
         return CustomEstimator.of(estimator, load_function(estimator, "advantage estimator"))

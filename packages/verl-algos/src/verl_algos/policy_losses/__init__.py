@@ -11,7 +11,7 @@ from typing import TypedDict, Unpack
 
 from torch import Tensor
 
-from verl_algos.import_path import is_import_path, load_function, no_function
+from verl_algos.import_path import is_import_path, load_function, require_function
 from verl_algos.loss_options import MINI_BATCH_INPUTS, POLICY_LOSS_OPTIONS, canonical_loss, checked_options
 from verl_algos.policy_losses import custom
 from verl_algos.policy_losses.clipped import cispo, sapo, vanilla
@@ -117,11 +117,8 @@ def compute(
     """
     if isinstance(name, str):
         name = canonical_loss(name)
-    elif (kind := no_function(name)) is not None:
-        raise ValueError(
-            f"The policy loss {name!r} is {kind}: give the name of one ({', '.join(sorted(_LOSSES))}), a function of "
-            "your own, or its import path as package.module:function or file.py:function."
-        )
+    else:
+        require_function(name, "policy loss", _LOSSES)
     columns = TokenColumns.of(
         logprobs=logprobs,
         old_logprobs=old_logprobs,

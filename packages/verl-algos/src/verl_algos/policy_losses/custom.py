@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from numbers import Real
 
 from torch import Tensor
 
@@ -72,7 +73,20 @@ def call(function: PolicyLossFunction, columns: TokenColumns, options: Mapping[s
                 f"The policy loss {name} returned {metric!r} as a {type(pair).__name__}: a metric is a pair "
                 "(sum, count), so that micro-batches and ranks add up."
             )
+        for what, number in zip(("sum", "count"), pair, strict=True):
+            if (kind := _no_number(number)) is not None:
+                raise ValueError(
+                    f"The policy loss {name} returned no number: the {what} of its metric {metric!r} is a {kind}: a "
+                    "metric is a pair (sum, count) of single numbers, such as (x[mask].sum(), mask.sum())."
+                )
     return columns.weighted(per_token), metrics
+
+
+def _no_number(value: object) -> str | None:
+    """What `value` is, if it is no single number."""
+    if isinstance(value, Tensor):
+        return f"tensor of shape {tuple(value.shape)}" if value.dim() else None
+    return None if isinstance(value, Real) else type(value).__name__
 
 
 def _name(function: PolicyLossFunction) -> str:

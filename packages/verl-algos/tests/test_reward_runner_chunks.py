@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from verl_algos.rewards import RewardRow, RewardRunner, Score
 
 
@@ -14,6 +15,7 @@ def meets(data_source: str, solution_str: str, ground_truth: Any, extra_info: An
         Path(extra_info["mine"]).touch()
         while not Path(extra_info["theirs"]).exists():
             time.sleep(0.001)
+    time.sleep(float(solution_str or 0))
     return {"score": float(ground_truth), "length": len(solution_str)}
 
 
@@ -21,10 +23,14 @@ def meeting(folder: Path, mine: str, theirs: str) -> RewardRow:
     return RewardRow("mine", "", 1.0, {"mine": str(folder / mine), "theirs": str(folder / theirs)})
 
 
-def test_a_row_that_blocks_leaves_no_other_row_waiting_where_a_worker_is_free(tmp_path: Path) -> None:
-    cheap = [RewardRow("mine", "", index) for index in range(2000)]
-    with RewardRunner(meets, num_workers=2) as runner:
-        runner.score(cheap)  # from here on it expects rows that take no time
+# Of rows that take from half a millisecond to a whole one, each makes a chunk, and the next one could wait behind it.
+@pytest.mark.parametrize(("seconds", "rows_before"), [("", 2000), ("0.0006", 200), ("0.002", 50)])
+def test_a_row_that_blocks_leaves_no_other_row_waiting_where_a_worker_is_free(
+    tmp_path: Path, seconds: str, rows_before: int
+) -> None:
+    cheap = [RewardRow("mine", seconds, index) for index in range(rows_before)]
+    with RewardRunner(meets, num_workers=2, wall_seconds=20) as runner:
+        runner.score(cheap)  # from here on it expects rows that take as long
         rows = [meeting(tmp_path, "a", "b"), cheap[1], meeting(tmp_path, "b", "a")]
         result = runner.score(rows)
     assert [score.score for score in result.scores] == [1, 1, 1] and not result.failures

@@ -115,14 +115,16 @@ class Pool:
 
     def _give_all(self, workers: Sequence[WorkerProcess], job: Job, size: int | None) -> None:
         """Give a chunk to each worker that has none. Of cheap rows, a second one waits in the pipe, so that the worker
-        does not wait for us; but not while another worker has none.
+        does not wait for us; but not while another worker has none, and none of the last rows, fewer than workers: they
+        go to whoever is free first, and not behind a row that may hang.
         """
         for most in (1, 2):
             for worker in workers:
                 if job.waiting and worker.ready and len(worker.chunk_sizes) < most:
                     self._give(worker, job, size)
             cheap = (self._seconds_per_row or 1.0) < _CHEAP_SECONDS
-            if job.alone or not cheap or not all(worker.busy for worker in workers):
+            few = len(job.waiting) < len(workers)
+            if job.alone or not cheap or few or not all(worker.busy for worker in workers):
                 return
 
     def _give(self, worker: WorkerProcess, job: Job, size: int | None) -> None:

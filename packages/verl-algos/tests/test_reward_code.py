@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import goes_on
 from verl_algos.rewards import code_tests, default_compute_score, sandbox
 
 LIMITS = sandbox.Limits(cpu_seconds=1, wall_seconds=2, memory_mb=512, output_bytes=100_000)
@@ -57,20 +58,21 @@ def test_limits_hold_and_the_next_case_runs(way: Any, code: str, status: str) ->
     assert results[1].stdout == "fine\n"
 
 
-def descendants(pid: int) -> set[int]:
-    """Of a process, also those in namespaces of their own."""
-    found: set[int] = set()
+def descendants(pid: int) -> list[int]:
+    """Of a process, also those in namespaces of their own; whoever was started last comes last."""
+    found: list[int] = []
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):  # it has ended meanwhile
             for child in map(int, children.read_text().split()):
-                found |= {child} | descendants(child)
+                found += [child, *descendants(child)]
     return found
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
 @pytest.mark.parametrize("way", WAYS)
-def test_nothing_goes_on_when_the_caller_is_killed(way: Any) -> None:
-    """The last one of the processes is the case, which sleeps."""
+@pytest.mark.parametrize("moment", ["at once", "later"])
+def test_nothing_goes_on_when_the_caller_is_killed(way: Any, moment: str) -> None:
+    """The last one of the processes is the case, which sleeps; at once it has not yet said that it ends with others."""
     program = (
         "from verl_algos.rewards import sandbox\n"
         "code = 'import time; time.sleep(100)'\n"
@@ -81,10 +83,19 @@ def test_nothing_goes_on_when_the_caller_is_killed(way: Any) -> None:
         until = time.monotonic() + 60
         while len(pids := descendants(caller.pid)) < wanted:
             assert caller.poll() is None and time.monotonic() < until
-            time.sleep(0.01)
+        if moment == "later":
+            time.sleep(0.5)
+            pids = descendants(caller.pid)
+        with contextlib.suppress(ProcessLookupError):  # a process that only tries what this system can
+            os.kill(pids[-1], signal.SIGSTOP)
         caller.send_signal(signal.SIGKILL)
     until = time.monotonic() + 30
-    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+    while any(map(goes_on, pids[:-1])):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pids[-1], signal.SIGCONT)
+    while goes_on(pids[-1]):
         assert time.monotonic() < until
         time.sleep(0.01)
 

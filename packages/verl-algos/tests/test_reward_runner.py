@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from processes import goes_on
 from verl_algos.rewards import (
     RewardError,
     RewardLoadError,
@@ -358,17 +359,6 @@ def test_neither_an_interrupt_nor_the_death_of_the_parent_leaves_workers(
             assert process.stdout.readline() == "[7.0]\n"
         process.wait(60)
     until = time.monotonic() + 60
-    while any(map(_alive, workers)):
+    while any(map(goes_on, workers)):
         assert time.monotonic() < until, f"{workers} are still there"
         time.sleep(0.02)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    try:  # a dead one whose new parent has not asked for it yet
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (OSError, IndexError):
-        return sys.platform != "linux"

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from processes import goes_on
 from verl_algos.rewards import RewardError, RewardRow, RewardRunner, score_all
 
 SLEEP = "import time; time.sleep(1000)"
@@ -52,7 +53,7 @@ def are_gone(pids: list[int]) -> bool:
     """Whether they end, at once or soon: they are told to."""
     until = time.monotonic() + 30
     while time.monotonic() < until:
-        if not any(Path(f"/proc/{pid}").exists() for pid in pids):
+        if not any(map(goes_on, pids)):
             return True
         time.sleep(0.01)
     return False
@@ -67,7 +68,7 @@ def test_what_a_reward_started_ends_with_its_worker(way: str, tmp_path: Path) ->
         result = runner.score([row])
         assert (0 in result.failures) == (way != "return")
         if way == "return":
-            assert all(Path(f"/proc/{pid}").exists() for pid in started(pids))
+            assert all(map(goes_on, started(pids)))
     assert len(started(pids)) == 2
     assert are_gone(started(pids))
 

@@ -62,7 +62,7 @@ def isolate(method: str, caller: int) -> None:
 
 
 def _end_with(caller: int) -> None:
-    """Let this process end with the one that started it, which may be killed while code runs."""
+    """Let this process end with the one that started it, which may be killed while code runs, or before this call."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != caller:
@@ -80,10 +80,15 @@ def _enter_namespaces(libc: Any, caller: int) -> None:
     reader, writer = os.pipe()
     if (child := os.fork()) != 0:  # the first process of the new namespace; whoever kills this one kills all of it
         os.close(writer)
-        os.read(reader, 1)
         _, status = os.waitpid(child, 0)
         os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+    os.close(reader)
     _called(libc, libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+    try:
+        os.write(writer, b".")
+    except BrokenPipeError:  # the other one, whose number is 0 in here, was killed before that
+        os._exit(1)
+    os.close(writer)
     _called(libc, libc.mount(b"none", b"/", None, (1 << 14) | (1 << 18), None), "mount private")  # MS_REC, MS_PRIVATE
     read_only = struct.pack("QQQQ", _MOUNT_ATTR_RDONLY, 0, 0, 0)
     arguments = (_SYS_MOUNT_SETATTR, _AT_FDCWD, b"/", _AT_RECURSIVE, read_only, ctypes.c_size_t(len(read_only)))
@@ -179,12 +184,13 @@ def _run_case(case: dict[str, Any], request: dict[str, Any], folder: str, answer
         out, out_writer = os.pipe()
         value, value_writer = os.pipe()
         error, error_writer = os.pipe()
+        sandbox = os.getpid()
         child = os.fork()
         if child == 0:
             os.close(answers)
             for number, descriptor in enumerate((stdin.fileno(), out_writer, error_writer)):
                 os.dup2(descriptor, number)
-            _child(case, request, folder, value_writer)
+            _child(case, request, folder, value_writer, sandbox)
         for writer in (out_writer, value_writer, error_writer):
             os.close(writer)
         deadline = time.monotonic() + limits["wall_seconds"]
@@ -266,15 +272,14 @@ def _collect(readers: tuple[int, ...], deadline: float, most: int) -> tuple[list
     return [bytes(texts[reader]) for reader in readers], ended
 
 
-def _child(case: dict[str, Any], request: dict[str, Any], folder: str, value_writer: int) -> NoReturn:
+def _child(case: dict[str, Any], request: dict[str, Any], folder: str, value_writer: int, sandbox: int) -> NoReturn:
     code = 1
     try:
+        _end_with(sandbox)
         os.setsid()
         os.chdir(folder)
         if sys.platform == "linux":
-            libc = ctypes.CDLL(None)
-            libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
-            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
         _set_limits(request["limits"])
         if request["isolation"] == "seccomp":
             _filter_system_calls(ctypes.CDLL(None, use_errno=True))

@@ -14,7 +14,7 @@ import pytest
 from processes import goes_on
 from verl_algos.rewards import code_tests, default_compute_score, sandbox
 
-LIMITS = sandbox.Limits(cpu_seconds=1, wall_seconds=2, memory_mb=512, output_bytes=100_000)
+LIMITS = sandbox.Limits(cpu_seconds=1, wall_seconds=4, memory_mb=512, output_bytes=100_000)
 WAYS: list[Any] = [
     pytest.param(way, marks=pytest.mark.skipif(not works, reason=f"this system has no {way}"))
     for way, works in (

@@ -75,7 +75,7 @@ def faulty(data_source: str, solution_str: str, ground_truth: Any, extra_info: A
 FAULTS = {
     "hang": ("timeout", "CPU seconds|on the clock"),
     "hang without the interpreter": ("timeout", "CPU seconds|on the clock"),
-    "block": ("timeout", r"longer than 2\.5 s on the clock"),
+    "block": ("timeout", r"longer than 4 s on the clock"),
     "raise": ("exception", "raised KeyError: 'lost'"),
     "exit": ("exception", "raised SystemExit: 3"),
     "die": ("exception", "its worker exited with code 0"),
@@ -95,7 +95,7 @@ def test_one_bad_row_costs_itself_and_nothing_else() -> None:
     truths[5], truths[6], truths[7] = "fork", "fork and return", "unparsable"
     rows = rows_of(*truths)
     with RewardRunner(
-        faulty, num_workers=3, cpu_seconds=1, wall_seconds=2.5, start_seconds=1, memory_mb=1024, failed_score=-9.0
+        faulty, num_workers=3, cpu_seconds=1, wall_seconds=4, start_seconds=1, memory_mb=1024, failed_score=-9.0
     ) as runner:
         result = runner.score(rows)
         assert {index: failure.kind for index, failure in result.failures.items()} == {

@@ -60,11 +60,13 @@ def are_gone(pids: list[int]) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process adopt what others leave")
-@pytest.mark.parametrize("way", ["compute", "wait", "crash", "return"])
-def test_what_a_reward_started_ends_with_its_worker(way: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("way", "limits"), [("compute", {"cpu_seconds": 1}), ("wait", {"wall_seconds": 5}), ("crash", {}), ("return", {})]
+)
+def test_what_a_reward_started_ends_with_its_worker(way: str, limits: dict[str, Any], tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     row = RewardRow("own", way, str(pids))
-    with RewardRunner(starts_programs, num_workers=1, cpu_seconds=0.5, wall_seconds=1.0, start_seconds=0.5) as runner:
+    with RewardRunner(starts_programs, num_workers=1, start_seconds=0, **limits) as runner:
         result = runner.score([row])
         assert (0 in result.failures) == (way != "return")
         if way == "return":
@@ -110,7 +112,7 @@ def test_a_function_that_always_hangs_is_broken(
     with (
         caplog.at_level(logging.WARNING),
         RewardRunner(
-            function, num_workers=num_workers, wall_seconds=0.1, start_seconds=0.0, max_concurrency=20
+            function, num_workers=num_workers, wall_seconds=0.3, start_seconds=0.0, max_concurrency=20
         ) as runner,
     ):
         with pytest.raises(RewardError, match="16 rows, chosen at random from 400, all reached a limit of time"):
@@ -124,7 +126,7 @@ def test_a_function_that_always_hangs_is_broken(
 @pytest.mark.parametrize("num_workers", [1, 3])
 def test_rows_that_hang_together_are_no_broken_function(num_workers: int) -> None:
     rows = [RewardRow("own", "hang" if index < 6 else "go on", None) for index in range(200)]
-    with RewardRunner(hangs, num_workers=num_workers, wall_seconds=0.1, start_seconds=0.0) as runner:
+    with RewardRunner(hangs, num_workers=num_workers, wall_seconds=0.5, start_seconds=0.0) as runner:
         result = runner.score(rows)
     assert set(result.failures) == set(range(6))
     assert {failure.kind for failure in result.failures.values()} == {"timeout"}
@@ -188,7 +190,7 @@ def spins(data_source: str, solution_str: str, ground_truth: Any, extra_info: An
 
 
 def test_a_row_that_stops_its_supervisor_reaches_its_limit() -> None:
-    with RewardRunner(spins, num_workers=1, wall_seconds=0.5, start_seconds=0.0) as runner:
+    with RewardRunner(spins, num_workers=1, wall_seconds=1.0, start_seconds=0.0) as runner:
         result = runner.score([RewardRow("own", "stop", None), RewardRow("own", "", None)])
     assert {index: failure.kind for index, failure in result.failures.items()} == {0: "timeout"}
 

@@ -79,7 +79,7 @@ def test_what_fails_is_counted_and_told_and_the_others_are_scored(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], workers: int
 ) -> None:
     texts = [chr(place) for place in (96, 97, 98, 99, 100, 101, 103, 104)]  # 0 to 5, 7, 0
-    with own(tmp_path, BAD, num_workers=workers, cpu_seconds=0.3, wall_seconds=0.3) as scorer:
+    with own(tmp_path, BAD, num_workers=workers, cpu_seconds=1, wall_seconds=3) as scorer:
         scored = scorer.score(prompts(8), texts, response_tokens=[1] * 8)
     nan = np.nan
     np.testing.assert_array_equal(scored.rewards, np.array([0, nan, nan, nan, nan, 5 / 7, 1, 0], np.float32))
@@ -138,7 +138,7 @@ def test_a_reward_that_always_hangs_ends_the_step_early(tmp_path: Path) -> None:
 
 
 def test_responses_that_could_all_not_be_scored_are_an_error(tmp_path: Path) -> None:
-    with own(tmp_path, BAD, num_workers=1, cpu_seconds=0.2) as scorer:
+    with own(tmp_path, BAD, num_workers=1, cpu_seconds=0.5) as scorer:
         with pytest.raises(rewards.RewardError, match=r"All 2 rows failed.*row 10 of the data files"):
             scorer.score(prompts(2), ["a", "a"], response_tokens=[1, 1])
         with pytest.raises(rewards.RewardError, match=r"None of 2 responses.*row 10.*reward\.cpu_seconds"):

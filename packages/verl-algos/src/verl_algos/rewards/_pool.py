@@ -136,8 +136,8 @@ class Pool:
                 least = int(_LEAST_CHUNK_SECONDS / self._seconds_per_row)
                 most = min(int(_CHUNK_SECONDS / self._seconds_per_row), _LARGEST_CHUNK)
                 size = max(1, min(share, max(least, min(most, -(-share // 2)))))
-                if not worker.busy:  # it waits while its chunk is being made; the second one comes at once
-                    size = min(size, _CHUNK_FOR_IDLE)
+                # It waits while a first chunk is being made; a second one is to be there when it is done with that.
+                size = min(size, 4 * worker.chunk_sizes[-1] if worker.busy else _CHUNK_FOR_IDLE)
         chunk = job.take(size)
         while chunk:
             try:

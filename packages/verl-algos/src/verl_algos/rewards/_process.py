@@ -13,7 +13,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from verl_algos.rewards._wire import IDLE, LENGTH, Progress, frame, split_frames
+from verl_algos.rewards._wire import IDLE, SHARED_BYTES, Progress, Slots, frame, split_frames, write_all
 from verl_algos.rewards.types import Failure
 
 _START_SECONDS = 120.0
@@ -40,6 +40,7 @@ class WorkerProcess:
             theirs.callback(os.close, shared)
             self._progress = Progress(shared)
             self._progress.end()
+            self._slots = Slots(shared)
             (commands, self.commands), (self.answers, out), (life, self._life) = pipe(), pipe(), pipe()
             descriptors = (commands, out, life, shared)
             program = _PROGRAM.format(path=sys.path, arguments=(*descriptors, os.getpid()))
@@ -88,7 +89,7 @@ class WorkerProcess:
             self._first_row = chunk[0]
         self.outstanding.update(chunk)
         self.chunk_sizes.append(len(chunk))
-        self._outbox += (memoryview(LENGTH.pack(len(message))), memoryview(message))  # a copy of it would cost as much
+        self._outbox += self._slots.give(message)
 
     def receive(self) -> list[Any]:
         """The messages that have come."""
@@ -215,7 +216,7 @@ class WorkerProcess:
 
 
 def _shared_memory() -> int:
-    """A descriptor of memory for `Progress`.
+    """A descriptor of memory for `Progress` and `Slots`.
 
     It is written once, so that no page of it can be missing later: on a full disk that would end this process.
     """
@@ -225,7 +226,7 @@ def _shared_memory() -> int:
         with tempfile.TemporaryFile() as file:
             shared = os.dup(file.fileno())
     try:
-        os.write(shared, bytes(Progress.SIZE))
+        write_all(shared, bytes(SHARED_BYTES))
     except OSError:
         os.close(shared)
         raise

@@ -1,4 +1,4 @@
-"""What a reward worker and its parent tell each other: frames on pipes, rows and results in them, and shared memory.
+"""What a reward worker and its parent tell each other: frames on pipes and in shared memory, rows and results in them.
 
 Rows may cost as little as ten microseconds, so what is done here for each of them is done by loops in C where that is
 possible, and nothing is copied that need not be.
@@ -17,9 +17,8 @@ from typing import Any
 from verl_algos.rewards.results import PLAIN, describe
 from verl_algos.rewards.types import Failure, RewardRow, Score
 
-LENGTH = struct.Struct("<Q")
-
-_KEPT_BYTES = 1 << 20
+_LENGTH = struct.Struct("<Q")
+_IN_MEMORY, _IN_SECOND_SLOT = 1 << 63, 1 << 62  # in a length on the pipe: where the frame is, if not behind it
 
 #: No row is being scored.
 IDLE = -1
@@ -29,17 +28,17 @@ _TEXT = frozenset({str})
 
 def frame(content: bytes) -> bytes:
     """`content` with its length before it."""
-    return LENGTH.pack(len(content)) + content
+    return _LENGTH.pack(len(content)) + content
 
 
 def split_frames(buffer: bytearray) -> list[bytes]:
     """Take the complete frames from the beginning of `buffer`."""
     frames = []
-    while len(buffer) >= LENGTH.size:
-        end = LENGTH.size + LENGTH.unpack_from(buffer)[0]
+    while len(buffer) >= _LENGTH.size:
+        end = _LENGTH.size + _LENGTH.unpack_from(buffer)[0]
         if len(buffer) < end:
             break
-        frames.append(bytes(buffer[LENGTH.size : end]))
+        frames.append(bytes(buffer[_LENGTH.size : end]))
         del buffer[:end]
     return frames
 
@@ -51,35 +50,57 @@ def write_all(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-class FrameReader:
-    """Reads frames from a pipe into memory that it keeps: fresh memory costs a page fault for every 4 KiB."""
+def read_all(descriptor: int, count: int) -> memoryview | None:
+    """The next `count` bytes; None if the pipe ends before."""
+    wanted = rest = memoryview(bytearray(count))
+    while rest:
+        if (got := os.readv(descriptor, [rest])) == 0:
+            return None
+        rest = rest[got:]
+    return wanted
+
+
+class Slots:
+    """Memory in which a parent gives frames to its worker: a pipe would copy each twice, and through fresh pages.
+
+    There are two, taken in turn: the parent writes one while the worker reads the other, and gives no third frame
+    before the worker is done with the first.
+    """
+
+    BYTES = 1 << 20
+    """Of each."""
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._memory = bytearray(_KEPT_BYTES)
+        self._memory = memoryview(mmap.mmap(descriptor, SHARED_BYTES))[-2 * self.BYTES :]
+        self._second = False
 
-    def read(self) -> memoryview | None:
-        """The next frame, which holds until the next call; None at the end of the pipe."""
-        head = self._fill(LENGTH.size)
-        return None if head is None else self._fill(LENGTH.unpack(head)[0])
+    def give(self, content: bytes) -> list[memoryview]:
+        """Write a frame (parent); what is to be written to the pipe for it, which is all of one that is too large."""
+        if len(content) > self.BYTES:
+            return [memoryview(_LENGTH.pack(len(content))), memoryview(content)]
+        self._second = not self._second
+        begin = self.BYTES * self._second
+        self._memory[begin : begin + len(content)] = content
+        return [memoryview(_LENGTH.pack(_IN_MEMORY | _IN_SECOND_SLOT * self._second | len(content)))]
 
-    def _fill(self, count: int) -> memoryview | None:
-        memory = self._memory if count <= _KEPT_BYTES else bytearray(count)
-        wanted = rest = memoryview(memory)[:count]
-        while rest:
-            if (got := os.readv(self._descriptor, [rest])) == 0:
-                return None
-            rest = rest[got:]
-        return wanted
+    def read(self, descriptor: int) -> memoryview | None:
+        """The next frame (worker), which holds until the one after the next; None at the end of the pipe."""
+        if (head := read_all(descriptor, _LENGTH.size)) is None:
+            return None
+        (count,) = _LENGTH.unpack(head)
+        if not count & _IN_MEMORY:
+            return read_all(descriptor, count)
+        begin = self.BYTES * bool(count & _IN_SECOND_SLOT)
+        return self._memory[begin : begin + (count & ~(_IN_MEMORY | _IN_SECOND_SLOT))]
 
 
 class Progress:
     """Memory that worker, supervisor and parent share: which row is being scored, how often that was said, the end."""
 
-    SIZE = 24
+    BYTES = 24
 
     def __init__(self, descriptor: int) -> None:
-        self.view = memoryview(mmap.mmap(descriptor, self.SIZE)).cast("q")
+        self.view = memoryview(mmap.mmap(descriptor, self.BYTES)).cast("q")
         """The row, which a worker writes here for the next one of a chunk, and the number of chunks and calls."""
 
     def begin_chunk(self) -> None:
@@ -113,6 +134,10 @@ class Progress:
         return self.view[2] - 1 if self.view[2] else None
 
 
+#: What a descriptor of shared memory has to hold: `Progress` at its beginning, and `Slots` at its end.
+SHARED_BYTES = Progress.BYTES + 2 * Slots.BYTES
+
+
 def own(value: Any) -> Any:
     """A copy, into which a function may write although the responses to a prompt share what it is made of; what cannot
     be copied is returned as it is."""
@@ -131,10 +156,19 @@ def chunk_of(rows: Sequence[RewardRow], indices: Sequence[int]) -> tuple[Sequenc
     first, last = indices[0], indices[-1]
     in_order = last - first == len(indices) - 1  # as a chunk has its rows
     chosen = rows[first : last + 1] if in_order else [rows[index] for index in indices]
-    *columns, extra_infos = map(list, zip(*chosen, strict=True))
-    columns[2] = list(map(own, columns[2]))
-    columns.append(list(map(own, extra_infos)))
-    return range(first, last + 1) if in_order else indices, tuple(columns)
+    sources, responses, truths, extra_infos = map(list, zip(*chosen, strict=True))
+    columns = (sources, responses, _own_values(truths), _own_values(extra_infos))
+    return range(first, last + 1) if in_order else indices, columns
+
+
+def _own_values(values: list[Any]) -> list[Any]:
+    """`own` of each: where all are of one kind, by loops in C."""
+    types = {*map(type, values)}
+    if types <= PLAIN:
+        return values
+    if types == {dict} and PLAIN.issuperset(map(type, chain.from_iterable(map(dict.values, values)))):
+        return list(map(dict.copy, values))
+    return list(map(own, values))
 
 
 class Results:

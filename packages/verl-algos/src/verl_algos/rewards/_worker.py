@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from verl_algos.rewards import _supervisor, results, scoring
-from verl_algos.rewards._wire import FrameReader, Progress, Results, frame, write_all
+from verl_algos.rewards._wire import Progress, Results, Slots, frame, write_all
 from verl_algos.rewards.types import RewardError, RewardFunction, RewardRow, RewardTimeoutError, Score
 
 #: What is done is told at least this often, so that little is lost when the worker ends.
@@ -173,12 +173,12 @@ async def _coroutine(awaitable: Awaitable[object]) -> object:
     return await awaitable
 
 
-def main(commands: int, out: int, life: int, progress: int, runner: int) -> None:
+def main(commands: int, out: int, life: int, shared: int, runner: int) -> None:
     """Serve until the pipe `commands` ends, in a child of this process."""
-    _supervisor.supervise(life, runner, progress, (commands, out))
+    _supervisor.supervise(life, runner, shared, (commands, out))
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    reader = FrameReader(commands)
-    start = reader.read()
+    slots = Slots(shared)
+    start = slots.read(commands)
     if start is None:
         return
     settings = pickle.loads(start)
@@ -194,8 +194,8 @@ def main(commands: int, out: int, life: int, progress: int, runner: int) -> None
     except BaseException as error:  # noqa: BLE001 (importing a user's module may raise anything)
         write_all(out, frame(pickle.dumps(("broken", f"{type(error).__name__}: {error}"))))
         return
-    worker = _Worker(function, settings, Progress(progress), out)
+    worker = _Worker(function, settings, Progress(shared), out)
     gc.freeze()  # what is loaded now stays, and need not be looked through again and again
     write_all(out, frame(pickle.dumps(("ready", os.getpid()))))
-    while (command := reader.read()) is not None:
+    while (command := slots.read(commands)) is not None:
         worker.serve(*pickle.loads(command))

@@ -6,7 +6,6 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from functools import partial
-from itertools import chain
 from typing import Any, NoReturn, cast
 
 from verl_algos.rewards import event_loop
@@ -281,7 +280,7 @@ def plain_scores(results: Sequence[dict[str, Any]]) -> list[Score] | None:
     Args:
         results: of `PLAIN` values under texts; the scores keep them.
     """
-    names = set(chain.from_iterable(results))
+    names: set[str] = set().union(*results)
     scores = [result.get("score") for result in results]
     accs = [result.get("acc", 0.0) for result in results] if "acc" in names else []
     if {*map(type, scores), *map(type, accs)} != {float} or not RESERVED_NAMES.isdisjoint(names):

@@ -1,5 +1,7 @@
 """A baseline of its own for every position of a group: the optimal token baseline."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -118,13 +120,14 @@ def _token_baseline(
     groups = outcomes.groups(group)
     returns = outcomes.layout.zeros(outcomes.dtype)
 
-    lengths = outcomes.lengths if not gaps else _spans(outcomes)  # in positions
+    parts = list(blocks(outcomes.layout))  # where their tokens are takes longer to find than to keep
+    lengths = outcomes.lengths if not gaps else _spans(parts, outcomes)  # in positions
     longest = torch.zeros_like(groups.sizes).scatter_reduce(0, groups.members, lengths, "amax")
     starts = (longest.cumsum(0) - longest)[groups.members]  # of each group's baselines
     # One more than there are positions: a group without any begins there, and adds 0.
     weighted = torch.zeros(int(longest.sum()) + 1, dtype=torch.float64, device=returns.device)
     energies = torch.zeros_like(weighted)
-    for block in blocks(outcomes.layout):
+    for block in parts:
         to_go = suffix_sums(scored_rows(token_rewards, outcomes, block), 1.0)
         block.write(returns, to_go)
         energy = _energy(block, outcomes, probabilities)
@@ -137,7 +140,7 @@ def _token_baseline(
     compared_until = torch.zeros_like(groups.sizes).index_copy(0, several, lengths[pairs[:, 1]])[groups.members]
     learning = groups.scored if compat else groups.compared
     advantages = torch.zeros_like(returns)
-    for block in blocks(outcomes.layout):
+    for block in parts:
         positions = _positions(block, lengths)
         baseline = baselines.index_select(0, _places(block, positions, starts).flatten()).view(block.shape)
         baseline.masked_fill_(positions >= compared_until[block.sequences].unsqueeze(1), 0.0)
@@ -146,10 +149,10 @@ def _token_baseline(
     return advantages, returns
 
 
-def _spans(outcomes: Outcomes) -> Tensor:
+def _spans(parts: Sequence[Block], outcomes: Outcomes) -> Tensor:
     """Positions from the first to the last valid token of each sequence, int64 (N,)."""
     spans = torch.zeros_like(outcomes.lengths)
-    for block in blocks(outcomes.layout):
+    for block in parts:
         if block.is_full:
             spans[block.sequences] = block.counts
             continue

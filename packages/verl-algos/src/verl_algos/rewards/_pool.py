@@ -114,9 +114,9 @@ class Pool:
         return len(job.waiting) * self._seconds_per_row > getting_on * self._seconds_to_start
 
     def _give_all(self, workers: Sequence[WorkerProcess], job: Job, size: int | None) -> None:
-        """Give a chunk to each worker that has none. Of cheap rows, a second one waits in the pipe, so that the worker
-        does not wait for us; but not while another worker has none, and none of the last rows, fewer than workers: they
-        go to whoever is free first, and not behind a row that may hang.
+        """Give a chunk to each worker that has none. Of cheap rows, a second one waits at the worker, so that this does
+        not wait for us; but not while another worker has none, and none of the last rows, fewer than workers: they go
+        to whoever is free first, and not behind a row that may hang.
         """
         for most in (1, 2):
             for worker in workers:
